@@ -30,7 +30,7 @@ struct bnet_nic {
 	struct sockaddr_storage addr; /* port 0; a link-local address has this interface's scope id */
 	int ifindex;
 	bool on_route; /* this machine reaches the job's rendezvous from an address of it */
-	bool passive;  /* loopback with an address of the host's: packets leave through other interfaces */
+	bool passive;  /* loopback or dummy with an address of the host's: packets leave through other interfaces */
 	int speed_mbps;
 	bool speed_known;
 	int mtu;

@@ -85,7 +85,7 @@ static void read_kind(const struct bnet_link *link, char kind[KIND_SIZE])
 		memcpy(kind, RTA_DATA(found), size);
 }
 
-/* ---- tunnels ---- */
+/* ---- kinds ---- */
 
 bool bnet_link_tunnels(unsigned short type, const char *kind)
 {
@@ -105,4 +105,12 @@ bool bnet_link_is_tunnel(const struct bnet_link *link)
 
 	read_kind(link, kind);
 	return bnet_link_tunnels(about->ifi_type, kind);
+}
+
+bool bnet_link_is_dummy(const struct bnet_link *link)
+{
+	char kind[KIND_SIZE];
+
+	read_kind(link, kind);
+	return strcmp(kind, "dummy") == 0;
 }

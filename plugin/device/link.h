@@ -27,7 +27,9 @@ const struct rtattr *bnet_link_attribute(const struct bnet_link *link, int type)
 
 /* Does it carry its packets inside those of another interface, as VPNs and overlays do? */
 bool bnet_link_is_tunnel(const struct bnet_link *link);
-/* The rule itself. type: ARPHRD_*; kind: the kernel's name for the driver, "" if it has none. Pure. */
+/* Does it drop what is sent through it, and only lend its address to the host? */
+bool bnet_link_is_dummy(const struct bnet_link *link);
+/* The rule for tunnels. type: ARPHRD_*; kind: the kernel's name for the driver, "" if it has none. Pure. */
 bool bnet_link_tunnels(unsigned short type, const char *kind);
 
 #endif

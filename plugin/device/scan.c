@@ -37,11 +37,14 @@ struct interfaces {
 	int netlink;
 };
 
-static bool is_tunnel(int netlink, int ifindex)
+static void describe(struct bnet_interface *row, int netlink)
 {
 	struct bnet_link link;
 
-	return bnet_link_describe(netlink, ifindex, &link) && bnet_link_is_tunnel(&link);
+	if (!bnet_link_describe(netlink, row->ifindex, &link))
+		return;
+	row->tunnel = bnet_link_is_tunnel(&link);
+	row->dummy = bnet_link_is_dummy(&link);
 }
 
 /* The length of an interface's name without the ":label" that an IPv4 address may append. */
@@ -67,7 +70,7 @@ static struct bnet_interface *find_or_add(struct interfaces *all, const struct i
 	row->ifindex = (int)if_nametoindex(row->name);
 	row->flags = entry->ifa_flags;
 	row->rank = BNET_ADDRESS_NONE;
-	row->tunnel = is_tunnel(all->netlink, row->ifindex);
+	describe(row, all->netlink);
 	if (bnet_sysfs_has(BNET_SYSFS_NET, row->name, row->ifindex))
 		row->bridge_port = bnet_sysfs_is_bridge_port(BNET_SYSFS_NET, row->name);
 	return row;

@@ -120,22 +120,28 @@ static bool is_bridge(const char *name)
 	return is_docker_network(name);
 }
 
-static bool has_host_address(const struct bnet_interface *loopback)
+/* Whoever sends from its address sends through another interface. */
+static bool leads_nowhere(const struct bnet_interface *row)
 {
-	return loopback->rank < BNET_ADDRESS_IPV4_LOOPBACK;
+	return (row->flags & IFF_LOOPBACK) || row->dummy;
+}
+
+static bool has_host_address(const struct bnet_interface *row)
+{
+	return row->rank < BNET_ADDRESS_IPV4_LOOPBACK;
 }
 
 bool bnet_is_passive(const struct bnet_interface *row)
 {
-	return (row->flags & IFF_LOOPBACK) && has_host_address(row);
+	return leads_nowhere(row) && has_host_address(row);
 }
 
 static enum bnet_tier tier_of(const struct bnet_interface *candidate)
 {
-	if (candidate->flags & IFF_LOOPBACK)
-		return has_host_address(candidate) ? BNET_TIER_HOST : BNET_TIER_LOOPBACK;
 	if (candidate->bridge_port || is_bridge(candidate->name))
 		return BNET_TIER_BRIDGE;
+	if (leads_nowhere(candidate))
+		return has_host_address(candidate) ? BNET_TIER_HOST : BNET_TIER_LOOPBACK;
 	if (candidate->rank == BNET_ADDRESS_IPV4_LINK_LOCAL || candidate->rank == BNET_ADDRESS_IPV6_LINK_LOCAL)
 		return BNET_TIER_LINK_LOCAL;
 	/* The job's own address leads through this tunnel, so its ranks may have no other way to each other. */
@@ -208,7 +214,8 @@ static void explain_tier(const struct bnet_interface *candidate, char *reason, s
 	switch (tier_of(candidate)) {
 	case BNET_TIER_LOOPBACK:
 	case BNET_TIER_HOST:
-		snprintf(reason, size, "loopback, while others exist; NCCL_SOCKET_IFNAME==%s selects it", name);
+		snprintf(reason, size, "%s, while others exist; NCCL_SOCKET_IFNAME==%s selects it",
+			 candidate->dummy ? "a dummy" : "loopback", name);
 		break;
 	case BNET_TIER_BRIDGE:
 		snprintf(reason, size, "%s, leads to no other host; NCCL_SOCKET_IFNAME==%s selects it",

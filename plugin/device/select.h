@@ -27,8 +27,8 @@ enum bnet_address_rank {
 enum bnet_tier {
 	BNET_TIER_IB, /* IP over InfiniBand: NCCL's own order, and ranks must agree */
 	BNET_TIER_PLAIN,
-	BNET_TIER_HOST,       /* a loopback interface with an address of the host's, to which routes lead (BGP, OSPF) */
-	BNET_TIER_TUNNEL,     /* a VPN or an overlay, whose packets travel over another interface of this machine */
+	BNET_TIER_HOST,   /* a loopback or dummy one with an address of the host's, to which routes lead (BGP, OSPF) */
+	BNET_TIER_TUNNEL, /* a VPN or an overlay, whose packets travel over another interface of this machine */
 	BNET_TIER_LINK_LOCAL, /* management ports and host ends of container links often have only such an address */
 	BNET_TIER_LOOPBACK,
 	BNET_TIER_BRIDGE, /* leads only to this host's containers or virtual machines */
@@ -42,6 +42,7 @@ struct bnet_interface {
 	unsigned int flags; /* IFF_UP, … */
 	bool bridge_port;
 	bool tunnel;
+	bool dummy;        /* nothing leaves through it, as with loopback */
 	bool on_route;     /* this machine reaches the job's rendezvous from an address of it */
 	bool other_family; /* has only addresses of an unwanted family */
 	bool outside;      /* has only addresses that are in none of the prefixes */

@@ -110,6 +110,11 @@ static void test_rules(void)
 		.name = n, .flags = f, .rank = r, .tunnel = true \
 	}
 
+#define DUMMY(f, r)                                                    \
+	{                                                              \
+		.name = "dummy0", .flags = f, .rank = r, .dummy = true \
+	}
+
 /* chosen: the names that become devices. rejected: one interface that does not, with a part of its reason. */
 static const struct {
 	const char *ifname, *chosen, *rejected, *reason;
@@ -158,6 +163,20 @@ static const struct {
 	{NULL, "lo", "lan0", "only a link-local address", {LO_OF_HOST, IF("lan0", UP, LL6)}},
 	{NULL, "lo", "wg0", "a VPN or overlay", {LO_OF_HOST, TUN("wg0", UP, V4)}},
 	{NULL, "eth0", "lo", "loopback, while others exist", {LO_OF_HOST, IF("eth0", UP, V4)}},
+	{NULL, "dummy0", "lan0", "only a link-local address", {LO, DUMMY(UP, V4), IF("lan0", UP, LL6)}},
+	{NULL, "dummy0", "lo", "loopback", {LO, DUMMY(UP, V6)}},
+	{NULL,
+	 "eth0",
+	 "dummy0",
+	 "a dummy, while others exist; NCCL_SOCKET_IFNAME==dummy0 selects it",
+	 {DUMMY(UP, V4), IF("eth0", UP, V4)}},
+	{NULL, "lan0", "dummy0", "a dummy", {DUMMY(UP, LL4), IF("lan0", UP, LL6)}},
+	{NULL,
+	 "lo",
+	 "kube-ipvs0",
+	 "leads to no other host",
+	 {LO, {.name = "kube-ipvs0", .flags = UP, .rank = V4, .dummy = true}}},
+	{"dummy", "dummy0", "eth0", "not selected by", {DUMMY(UP, V4), IF("eth0", UP, V4)}},
 	{"docker",
 	 "docker0",
 	 "eth0",
@@ -206,6 +225,21 @@ static void test_choices(void)
 {
 	for (size_t i = 0; i < COUNT(choices); i++)
 		check_choice(i);
+}
+
+/* What is bound to such a device goes nowhere. */
+static void test_passive(void)
+{
+	static const struct {
+		struct bnet_interface row;
+		bool passive;
+	} rows[] = {
+		{LO_OF_HOST, true}, {DUMMY(UP, V4), true},       {DUMMY(UP, V6), true},
+		{LO, false},        {IF("eth0", UP, V4), false}, {TUN("wg0", UP, V4), false},
+	};
+
+	for (size_t i = 0; i < COUNT(rows); i++)
+		check_int(bnet_is_passive(&rows[i].row), rows[i].passive);
 }
 
 static void test_family_reason(void)
@@ -565,6 +599,7 @@ int main(void)
 	test_names();
 	test_rules();
 	test_choices();
+	test_passive();
 	test_family_reason();
 	test_address_reason();
 	test_long_list();

@@ -40,6 +40,33 @@ static void test_kinds(void)
 	}
 }
 
+/* The kernel's description of a device of this kind. */
+static struct bnet_link link_of_kind(const char *kind)
+{
+	struct bnet_link link = {.reply = {.bytes = ""}};
+	struct nlmsghdr *header = &link.reply.header;
+	struct rtattr *info = (struct rtattr *)(void *)(link.reply.bytes + NLMSG_SPACE(sizeof(struct ifinfomsg)));
+	struct rtattr *name = RTA_DATA(info);
+
+	name->rta_type = IFLA_INFO_KIND;
+	name->rta_len = (unsigned short)RTA_LENGTH(strlen(kind) + 1);
+	strcpy(RTA_DATA(name), kind);
+	info->rta_type = IFLA_LINKINFO;
+	info->rta_len = (unsigned short)RTA_LENGTH(RTA_ALIGN(name->rta_len));
+	header->nlmsg_len = NLMSG_SPACE(sizeof(struct ifinfomsg)) + RTA_ALIGN(info->rta_len);
+	return link;
+}
+
+static void test_dummies(void)
+{
+	struct bnet_link dummy = link_of_kind("dummy"), veth = link_of_kind("veth"), vxlan = link_of_kind("vxlan");
+
+	check(bnet_link_is_dummy(&dummy));
+	check(!bnet_link_is_dummy(&veth));
+	check(!bnet_link_is_tunnel(&dummy));
+	check(bnet_link_is_tunnel(&vxlan));
+}
+
 static void test_loopback_is_no_tunnel(void)
 {
 	int fd = bnet_link_open();
@@ -49,6 +76,7 @@ static void test_loopback_is_no_tunnel(void)
 	check(bnet_link_describe(fd, 1, &link));
 	check(bnet_link_attribute(&link, IFLA_IFNAME));
 	check(!bnet_link_is_tunnel(&link));
+	check(!bnet_link_is_dummy(&link));
 	check(!bnet_link_describe(fd, 0x7fffffff, &link));
 	close(fd);
 	check(!bnet_link_describe(-1, 1, &link));
@@ -126,6 +154,7 @@ static void test_meeting_point(void)
 int main(void)
 {
 	test_kinds();
+	test_dummies();
 	test_loopback_is_no_tunnel();
 	test_routes();
 	test_meeting_point();
