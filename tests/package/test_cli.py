@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pwd
@@ -83,6 +84,29 @@ def test_a_stream_of_another_encoding_gets_plain_characters(sandbox: Sandbox) ->
     home = sandbox.root / "größe"
     home.mkdir()
     assert str(home) in sandbox.run("enable", "--dry-run", HOME=str(home), **ascii_only).stdout
+
+
+def _own_characters() -> set[str]:
+    """Beside ASCII, of what the package's programs may print."""
+    found: set[str] = set()
+    for path in Path(bagua_net.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found |= {char for char in node.value if not char.isascii()}
+    return found - {"⁺"}  # of a docstring about an algorithm
+
+
+def test_each_of_the_command_s_own_characters_has_a_plain_one() -> None:
+    text = "".join(sorted(_own_characters()))
+    assert {"…", "→", "←", "█"} <= set(text)
+    printed = subprocess.run(
+        [sys.executable, "-c", f"from bagua_net._cli import streams; streams.prepare(); print({text!a})"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    assert printed.isascii()
+    assert "?" not in printed
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 #: What the command's own text has beside ASCII.
-_PLAIN = {"…": b"...", "→": b"->", "×": b"x", "µ": b"u"}
+_PLAIN = {"…": b"...", "→": b"->", "←": b"<-", "×": b"x", "µ": b"u", "█": b"#", "·": b"."}
 _HANDLER = "bagua_net.plain"
 
 
