@@ -2,11 +2,13 @@
  *
  * The file in which a process shows itself, as a reader finds it.
  */
+#include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -34,13 +36,38 @@ static char directory[] = "/tmp/bnet-stats-XXXXXX";
 		check_int(pread(file, &(row), sizeof(row), (off_t)at), sizeof(row)); \
 	} while ((row).begins != (row).ends)
 
+static void path_of(char path[128], const char *name)
+{
+	snprintf(path, 128, "%s/bagua-net-stats-%u/%s", directory, (unsigned)geteuid(), name);
+}
+
+/* Opens this process's. -1: it is not there yet. */
+static int find_file(void)
+{
+	char path[128], prefix[16];
+	const struct dirent *entry;
+	int file = -1;
+	DIR *entries;
+
+	path_of(path, "");
+	snprintf(prefix, sizeof(prefix), "%d-", (int)getpid());
+	entries = opendir(path);
+	while (entries && file < 0 && (entry = readdir(entries)))
+		if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0)
+			file = openat(dirfd(entries), entry->d_name, O_RDONLY | O_CLOEXEC);
+	if (entries)
+		closedir(entries);
+	return file;
+}
+
 /* Its header is written last. */
 static int open_file(void)
 {
-	int file = open(bnet_segment_path(), O_RDONLY | O_CLOEXEC);
 	struct bnet_stats_header header;
+	int file;
 
-	check(file >= 0);
+	while ((file = find_file()) < 0)
+		sched_yield();
 	do
 		check_int(pread(file, &header, sizeof(header), 0), sizeof(header));
 	while (memcmp(header.magic, BNET_STATS_MAGIC, sizeof(header.magic)) != 0);
@@ -116,11 +143,6 @@ static int read_streams(int file, const uint64_t ids[BNET_STATS_CONNECTIONS], in
 
 /* ---- what others have left ---- */
 
-static void path_of(char path[128], const char *name)
-{
-	snprintf(path, 128, "%s/bagua-net-stats-%u/%s", directory, (unsigned)geteuid(), name);
-}
-
 /* Returns its descriptor. */
 static int leave(const char *name, time_t seconds_ago)
 {
@@ -188,12 +210,8 @@ static void streams_are_shown_with_their_connection(void)
 
 	for (int i = 0; i < PAIRS; i++)
 		ends[i] = connect_to_oneself(&client);
-	do /* until a round over all of them has ended */
-		for (int i = 0; i < PAIRS; i++)
-			send_to_oneself(&client, ends[i]);
-	while (!*bnet_segment_path());
 	file = open_file();
-	do {
+	do { /* until a round over all of them has ended */
 		send_to_oneself(&client, ends[0]);
 		process = read_process(file);
 	} while (process.connections_left_out != 2);
@@ -211,7 +229,7 @@ static void accept_later(int out)
 	char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
 	void *listen, *conn = NULL;
 
-	alarm(DEADLINE_S);
+	check_int(prctl(PR_SET_PDEATHSIG, SIGKILL), 0); /* who is stopped heeds no alarm */
 	check_int(bnet_client_init(&client, bnet_net_table(12), 12, print_warnings), ncclSuccess);
 	check_int(bnet_client_listen(&client, 0, handle, &listen), ncclSuccess);
 	check_int(write(out, handle, sizeof(handle)), sizeof(handle));
@@ -250,9 +268,7 @@ static void connections_are_shown_while_they_are_made(pid_t child, int in)
 	check_int(read(in, handle, sizeof(handle)), sizeof(handle));
 	check_int(waitpid(child, &status, WUNTRACED), child);
 	check(WIFSTOPPED(status));
-	do
-		send_to_oneself(&client, ends);
-	while (!*bnet_segment_path());
+	send_to_oneself(&client, ends);
 	file = open_file();
 	process = await_connecting(file, 0);
 	check_int(process.connecting_since_us, 0);
@@ -276,11 +292,11 @@ static void connections_are_shown_while_they_are_made(pid_t child, int in)
 
 static void end(void)
 {
-	char own[64];
+	char own[128];
 
 	while (control_runs())
 		sched_yield();
-	snprintf(own, sizeof(own), "%s/bagua-net-stats-%u", directory, (unsigned)geteuid());
+	path_of(own, "");
 	check_int(rmdir(own), 0); /* it is empty */
 	check_int(rmdir(directory), 0);
 }
