@@ -161,7 +161,7 @@ def attach(
     after the model is wrapped and before the first step, with the same settings.
 
     Args:
-        model: a ``DistributedDataParallel``, or a module after ``fully_shard``.
+        model: a ``DistributedDataParallel``, or a module after ``fully_shard``; or what ``torch.compile`` made of it.
         optimizer: the one that trains it.
         algorithm: settings such as ``ByteGrad(bits=4)``, or a name for the settings' defaults: "bytegrad".
         replicate: with ``fully_shard`` on one dimension of a mesh, its other dimension: the mesh of this rank's
@@ -173,6 +173,7 @@ def attach(
             Where one rank refuses, all raise, and the others name it; but a rank whose model is not wrapped has no
             group to tell the others, which wait for the group's timeout.
     """
+    model = getattr(model, "_orig_mod", model)  # what torch.compile has put around it
     group = _group_of(model, replicate)
     of_mesh = [group] if replicate is None else [group, shard_group_of(model)]
     prepare = partial(_prepared, model, optimizer, algorithm, scaler, group, replicate)
