@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from bagua_net.algorithms import attach
+from bagua_net.algorithms import Decentralized, DiLoCo, attach
 from tests.algorithms.models import WIDTH, backward, ddp
 from tests.support.rank import Here
 from tests.support.ranks import Ranks
@@ -72,7 +72,7 @@ def _compiles_once(here: Here, wrap: _Wrap, algorithm: Any) -> int:
     return len(graphs)
 
 
-@pytest.mark.parametrize("algorithm", ["bytegrad"], ids=repr)
+@pytest.mark.parametrize("algorithm", ["bytegrad", Decentralized(), DiLoCo(steps=2)], ids=repr)
 def test_a_compiled_ddp_has_one_graph_and_the_bits_of_a_plain_one(two: Ranks, algorithm: Any) -> None:
     assert two.run(_compiles_once, _in_ddp, algorithm) == [1, 1]
 

@@ -14,6 +14,7 @@ sends, what it changes in the optimization and when to use it: docs/algorithms.m
 
 from __future__ import annotations
 
+from .. import _untraced
 from ._algorithm import Algorithm
 from ._allreduce import GradientAllReduce
 from ._async import AsyncModelAverage
@@ -26,6 +27,8 @@ from ._diloco import DiLoCo
 from ._low_precision import LowPrecisionDecentralized
 from ._qadam import QAdam
 from ._qadam_optimizer import QAdamOptimizer
+
+_untraced.exclude(__name__)
 
 __all__ = [
     "Algorithm",

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .. import _untraced
 from ._bucket_averager import BucketAverager
 from ._bytegrad import ByteGrad
 from ._compressed import hosts_of
@@ -87,3 +88,5 @@ def bytegrad_hook(state: ByteGradState, bucket: dist.GradBucket) -> torch.future
 
 # DDP compares annotations with these types, and does not evaluate strings.
 bytegrad_hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+
+_untraced.exclude(__name__)

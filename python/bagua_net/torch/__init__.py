@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _torch_backend
+from .. import _torch_backend, _untraced
 from .._torch_backend import NAME
 
 
@@ -42,7 +42,7 @@ def register() -> None:
 register()
 
 # Registered even where this raises. _create loads every module, before dynamo is told of their functions.
-from . import _create, _untraced  # noqa: E402, F401
+from . import _create  # noqa: E402, F401
 from ._group import ProcessGroupBaguaNet  # noqa: E402
 from ._quantized import all_reduce_quantized, reduce_scatter_quantized  # noqa: E402
 

@@ -23,10 +23,10 @@ from typing import NamedTuple
 import torch
 import torch.futures
 
+from .._torch_internals import named
 from ._collectives import Collectives
 from ._in_flight import InFlight
 from ._request import Request
-from ._torch_internals import named
 from ._work import BACKWARD, Message, Work
 
 #: Waits in C++ for what this process does itself: for a thread that serves this one, or for a future of an operation.

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from .._native import library
 from .._settings import layers, parameters
 from .._torch_backend import NAME
+from .._torch_internals import TRIED
 from ._group import ProcessGroupBaguaNet
 from ._mixed import MixedGroup, make_others, requested
-from ._torch_internals import TRIED
 
 _log = logging.getLogger("bagua_net.torch")
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from ._torch_internals import named
+from .._torch_internals import named
 
 #: Calls all_reduce for the module that is its argument.
 _NOTIFY = named(Join, "notify_join_context", "joinable").__code__

@@ -16,9 +16,9 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from .._torch_backend import NAME
+from .._torch_internals import named, unknown
 from ._group import ProcessGroupBaguaNet
 from ._identity import CPU
-from ._torch_internals import named, unknown
 
 #: torch's function that makes a group, and calls its backends.
 _MAKING = named(c10d, "_new_process_group_helper", "backend", "device_id")

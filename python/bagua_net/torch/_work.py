@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.futures import Future, collect_all
 
 from .._native import library
+from .._torch_internals import named
 from . import _interrupt
 from ._callbacks import Callbacks
 from ._in_flight import InFlight
@@ -26,7 +27,6 @@ from ._reasons import Reasons
 from ._rendezvous import failed
 from ._reporter import Reporter
 from ._request import Request
-from ._torch_internals import named
 
 _NO_TIME = timedelta(0)
 #: What runs a backward pass, and with it DDP's reducer.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""torch.compile must not trace this package: its operations hand addresses of tensors to the library."""
+"""torch.compile must not trace the backend, whose operations hand addresses of tensors to the library, nor the
+algorithms, which it would compile anew as their counters and threads change."""
 
 from __future__ import annotations
 

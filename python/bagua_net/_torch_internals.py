@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .._torch_backend import NAME
+from ._torch_backend import NAME
 
 #: The versions of torch that were tested.
 TRIED = ("2.11", "2.12", "2.13", "2.14", "2.15")
@@ -18,7 +18,7 @@ TRIED = ("2.11", "2.12", "2.13", "2.14", "2.15")
 def unknown(what: str) -> RuntimeError:
     """The error where this torch has not what the package relies on."""
     tried = f"{TRIED[0]} to {TRIED[-1]}"
-    return RuntimeError(f"the {NAME} backend does not know torch {torch.__version__}: {what}; use torch {tried}")
+    return RuntimeError(f"{NAME} does not know torch {torch.__version__}: {what}; use torch {tried}")
 
 
 def named(owner: Any, name: str, *parameters: str) -> Any:
