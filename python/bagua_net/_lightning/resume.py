@@ -21,7 +21,7 @@ def resumed(comm: AlgorithmHandle, state: Mapping[str, Any]) -> str:
         why it was loaded on none, in words: the algorithm is then as it was before. Empty: it was loaded.
     """
     before = comm.state_dict()
-    reasons = gathered(_loaded(comm, state), comm._context.group)
+    reasons = gathered(_loaded(comm, state), comm._context.group, comm._context.device)
     reason: str = next(filter(None, reasons), "")
     if reason:
         comm.load_state_dict(before)

@@ -152,7 +152,7 @@ class StrategyMixin(_Base):  # type: ignore[misc]
             self._warn("the checkpoint of an interrupted run is without the algorithm's state: other ranks hold it")
             return {}
         own = self._at_end if self._bagua is None else of_this_rank(self._bagua)
-        return {} if own is None else {KEY: gathered(self._group, own)}
+        return {} if own is None else {KEY: gathered(self._group, own, self.root_device)}
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         super().load_optimizer_state_dict(checkpoint)

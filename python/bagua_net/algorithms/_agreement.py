@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -37,12 +38,15 @@ def description(algorithm: str, settings: Mapping[str, Any], parameters: Mapping
     }
 
 
-def agreed(prepare: Callable[[], tuple[_Made, Description]], groups: Sequence[dist.ProcessGroup]) -> _Made:
+def agreed(
+    prepare: Callable[[], tuple[_Made, Description]], groups: Sequence[dist.ProcessGroup], near: torch.device | None
+) -> _Made:
     """What ``prepare`` makes, with what the ranks compare. Every rank of the groups calls this, and either all of them
     raise or none does.
 
     groups: of the model, or of each dimension of its mesh: what is wrong in one group is told in the next one, and so
     reaches every rank of the mesh.
+    near: the model's device.
 
     Raises:
         Exception: what ``prepare`` raises on this rank.
@@ -51,19 +55,21 @@ def agreed(prepare: Callable[[], tuple[_Made, Description]], groups: Sequence[di
     try:
         made, own = prepare()
     except Exception as error:
-        _outcome(_Refusal(f"rank {dist.get_rank()} refuses: {_reason(error)}"), groups)
+        _outcome(_Refusal(f"rank {dist.get_rank()} refuses: {_reason(error)}"), groups, near)
         raise
-    outcome = _outcome(own, groups)
+    outcome = _outcome(own, groups, near)
     if isinstance(outcome, _Refusal):
         raise ValueError(f"bagua_net.algorithms: attach: {outcome.why}")
     return made
 
 
-def _outcome(own: Description | _Refusal, groups: Sequence[dist.ProcessGroup]) -> Description | _Refusal:
+def _outcome(
+    own: Description | _Refusal, groups: Sequence[dist.ProcessGroup], near: torch.device | None
+) -> Description | _Refusal:
     """Raises RuntimeError: the ranks did not all come."""
     for group in groups:
         try:
-            all_of = gathered(own, group)
+            all_of = gathered(own, group, near)
         except RuntimeError as error:
             raise RuntimeError(
                 f"bagua_net.algorithms: attach: the ranks could not compare their settings: {error}; every rank of the "

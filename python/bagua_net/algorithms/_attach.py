@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ._agreement import Description, agreed, description
 from ._algorithm import Algorithm, AlgorithmImpl
-from ._context import AlgorithmContext, ModelContext, one_device, runner_for, trained_parameters
+from ._context import AlgorithmContext, ModelContext, device_near, one_device, runner_for, trained_parameters
 from ._dispatcher import refuse_compiled_autograd, refuse_other_hooks, release
 from ._grad_scaler import enabled, unwatch_scalers, watch_scalers
 from ._groups import Groups
@@ -177,7 +177,7 @@ def attach(
     group = _group_of(model, replicate)
     of_mesh = [group] if replicate is None else [group, shard_group_of(model)]
     prepare = partial(_prepared, model, optimizer, algorithm, scaler, group, replicate)
-    chosen, model_context = agreed(prepare, of_mesh)
+    chosen, model_context = agreed(prepare, of_mesh, device_near(model))
     made = Groups()
     context = AlgorithmContext(
         **vars(model_context),
@@ -206,7 +206,7 @@ def _started(
         return started[0], {}
 
     try:
-        return agreed(start, groups)
+        return agreed(start, groups, context.device)
     except BaseException:
         for impl in started:
             impl.abandon()

@@ -42,7 +42,7 @@ class GatheredState:
     def state_dict(self) -> _State:
         """On rank 0 the states of all ranks, in the memory of the host; on the others nothing. Plain values and
         tensors: ``torch.load(weights_only=True)`` reads them."""
-        return gathered(self._comm._context.group, of_this_rank(self._comm))
+        return gathered(self._comm._context.group, of_this_rank(self._comm), self._comm._context.device)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes this rank's part.
@@ -65,13 +65,13 @@ def of_this_rank(comm: AlgorithmHandle) -> _State:
     return on_host
 
 
-def gathered(group: dist.ProcessGroup, own: _State) -> _State:
+def gathered(group: dist.ProcessGroup, own: _State, near: torch.device) -> _State:
     """On rank 0 those of all ranks, by rank; nothing on the others. All ranks of the model's group call it. They come
-    one after the other, since NCCL moves them through the memory of the devices."""
+    one after the other, since NCCL moves them through the memory of the devices. near: the model's."""
     if group.rank() != 0:
-        send(own, group, 0)
+        send(own, group, 0, near)
         return {}
-    return {"ranks": [own, *(receive(group, rank) for rank in range(1, group.size()))]}
+    return {"ranks": [own, *(receive(group, rank, near) for rank in range(1, group.size()))]}
 
 
 def mismatch(comm: AlgorithmHandle, state: Mapping[str, Any]) -> str:

@@ -118,5 +118,10 @@ def one_device(parameters: dict[str, nn.Parameter]) -> torch.device:
     return devices.pop()
 
 
+def device_near(module: nn.Module) -> torch.device | None:
+    """That of the first parameter, of a module that was not looked at yet."""
+    return next((parameter.device for parameter in module.parameters()), None)
+
+
 def runner_for(device: torch.device, name: str) -> Runner:
     return Stream(device) if device.type == "cuda" else Worker(name)

@@ -173,7 +173,7 @@ def broadcast_coalesced(tensors: Sequence[torch.Tensor], src: int = 0, comm: Any
 def broadcast_object(obj: Any, src: int = 0, comm: Any = None) -> Any:
     """The object of ``src``; on a rank that is not in the group, its own."""
     group = _group(comm)
-    return obj if group is None else from_rank(obj, group, src)
+    return obj if group is None else from_rank(obj, group, src, None)
 
 
 def scatter(send_tensor: torch.Tensor, recv_tensor: torch.Tensor, src: int, comm: Any = None) -> None:

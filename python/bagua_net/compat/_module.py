@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import algorithms as ours
+from ..algorithms._context import device_near
 from ..algorithms._ddp import ddp_arguments, optimizer_for
 from ..algorithms._registry import algorithm_of
 from ._algorithms import settings
@@ -63,7 +64,7 @@ def with_bagua(
     with the states and settings of its optimizers."""
     _refuse_ignored_parameters(self)
     _end_former(self)
-    _share(optimizers, process_group)
+    _share(self, optimizers, process_group)
     inside = _Inside(self)
     wrapped = _wrapped(inside, optimizers, algorithm, process_group, gradient_as_bucket_view=do_flatten)
     # Past nn.Module's own: the model would contain what contains it.
@@ -110,11 +111,14 @@ def _refuse_ignored_parameters(model: nn.Module) -> None:
         )
 
 
-def _share(optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer], process_group: Any) -> None:
+def _share(
+    model: nn.Module, optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer], process_group: Any
+) -> None:
     group = torch_group(process_group)
     take_from_first(
         [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else optimizers,
         _get_default_group().torch_group if group is None else group,
+        device_near(model),
     )
 
 
@@ -138,7 +142,7 @@ def distributed_data_parallel(
 ) -> DistributedDataParallel:
     """``DistributedDataParallel(model, optimizers=[optimizer], algorithm=algorithm)``: torch's own, with the algorithm.
     Without an algorithm, gradients are averaged exactly. All ranks begin as in :func:`with_bagua`."""
-    _share(optimizers, process_group)
+    _share(module, optimizers, process_group)
     chosen = settings("gradient_allreduce") if algorithm is None else algorithm
     wrapped = _wrapped(
         module,

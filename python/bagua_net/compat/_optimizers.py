@@ -18,15 +18,15 @@ from ..algorithms._objects import from_first, gathered
 _State = dict[str, Any]
 
 
-def take_from_first(optimizers: Sequence[Any], group: dist.ProcessGroup) -> None:
-    """Loads the states of the group's first rank on the others. All its ranks call it.
+def take_from_first(optimizers: Sequence[Any], group: dist.ProcessGroup, near: torch.device | None) -> None:
+    """Loads the states of the group's first rank on the others. All its ranks call it. near: the model's device.
 
     Raises:
         ValueError: on all ranks; one of them has other optimizers than the first.
     """
-    packed: _Packed = from_first(_packed(optimizers) if group.rank() == 0 else None, group)
+    packed: _Packed = from_first(_packed(optimizers) if group.rank() == 0 else None, group, near)
     own = packed.why_not if group.rank() == 0 or packed.why_not else _loaded(optimizers, pickle.loads(packed.states))
-    reasons = gathered(own, group)
+    reasons = gathered(own, group, near)
     ranks = dist.get_process_group_ranks(group)
     for rank, reason in zip(ranks, reasons, strict=True):
         if reason:
