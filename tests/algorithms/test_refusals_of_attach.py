@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import _apply_optimizer_in_backward
+from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer, _apply_optimizer_in_backward
 
 from bagua_net.algorithms import AlgorithmHandle, ByteGrad, GradientAllReduce, QAdamOptimizer, attach
 from bagua_net.algorithms._registry import ALGORITHMS
@@ -82,6 +83,19 @@ def _other_order(here: Here) -> str:
     return refusal(lambda: attach(optimizer, model, "bytegrad"))
 
 
+def _redundant(here: Here) -> str:
+    model = ddp(here, "bagua_net")
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.05)
+    return refusal(lambda: attach(model, optimizer, "diloco"))
+
+
+def _averages_itself(here: Here) -> str:
+    model = ddp(here, "bagua_net")
+    inside = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = PostLocalSGDOptimizer(inside, PeriodicModelAverager(period=2))
+    return refusal(lambda: attach(model, optimizer, "decentralized"))
+
+
 def _bad_bits(here: Here) -> str:
     return refusal(lambda: ByteGrad(bits=5))
 
@@ -115,6 +129,8 @@ def _after_detach(here: Here) -> str:
         (_unknown_name, ["ValueError", "'bitegrad'", "bytegrad"]),
         (_class_of_settings, ["TypeError", "such as ByteGrad()", "this is the class ByteGrad"]),
         (_other_order, ["TypeError", "attach(model, optimizer, algorithm)", "of type SGD"]),
+        (_redundant, ["ValueError", "ZeroRedundancyOptimizer sends weights", "use the optimizer that it was made of"]),
+        (_averages_itself, ["ValueError", "PostLocalSGDOptimizer sends weights"]),
         (_bad_bits, ["ValueError", "5"]),
         (_bad_block, ["ValueError", "100"]),
         (_no_nodes, ["ValueError", "nodes of 5", "ranks_per_node"]),

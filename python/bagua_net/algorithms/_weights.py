@@ -20,6 +20,8 @@ from ._worker import awaited
 #: The attribute of DistributedDataParallel by which it sends buffers from rank 0 in every forward pass; the first that
 #: this torch has, for the old name warns there.
 _SENDS_BUFFERS = ("forward_sync_buffers", "broadcast_buffers")
+#: Optimizers of torch: one lets each rank step for a part of the parameters, the other averages them now and then.
+_SEND_WEIGHTS = ("ZeroRedundancyOptimizer", "PostLocalSGDOptimizer")
 
 
 class Weights:
@@ -219,8 +221,8 @@ class WeightAveraging(AlgorithmImpl):
 
 
 def check_weight_averaging(context: ModelContext, name: str) -> None:
-    """Raises ValueError: this model, or its scaler, brings the ranks together, or holds one up; or the optimizer is not
-    the only one."""
+    """Raises ValueError: this model, its scaler or its optimizer brings the ranks together, or holds one up; or the
+    optimizer is not the only one."""
     model = context.wrapper()
     sends = getattr(model, next(each for each in _SENDS_BUFFERS if hasattr(model, each)))
     if sends and next(context.module.buffers(), None) is not None:  # without buffers it sends nothing
@@ -230,7 +232,18 @@ def check_weight_averaging(context: ModelContext, name: str) -> None:
         )
     if context.scaler is not None:
         raise ValueError(f"bagua_net.algorithms: attach: {without_scaler(name)}")
+    if (kind := _kind_that_sends(context.optimizer)) is not None:
+        raise ValueError(
+            f"bagua_net.algorithms: attach: with {name} the ranks train apart, and {kind} sends weights between them; "
+            "use the optimizer that it was made of"
+        )
     context.refuse_left_out(f"which {name} averages at that optimizer's steps")
+
+
+def _kind_that_sends(optimizer: torch.optim.Optimizer) -> str | None:
+    """Which of torch's that do it is: by their names, since the module with them need not be loaded."""
+    kinds = [each for each in type(optimizer).__mro__ if each.__module__.startswith("torch.distributed.optim.")]
+    return next((each.__name__ for each in kinds if each.__name__ in _SEND_WEIGHTS), None)
 
 
 def without_scaler(name: str) -> str:
