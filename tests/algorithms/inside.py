@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bagua_net.algorithms import AlgorithmHandle, _async, _auto, _bytegrad, _probe, _sharded
+from bagua_net.algorithms import AlgorithmHandle, _async, _attach, _auto, _bytegrad, _probe, _sharded
 
 # ---- auto ----
 
@@ -65,6 +65,7 @@ def cannot_begin(what: str) -> Iterator[None]:
     """An attach fails on this rank, after all ranks have agreed on it."""
     place: Any
     place, name = {
+        "its runner": (_attach, "runner_for"),
         "async": (_async, "_Turns"),
         "bytegrad": (_bytegrad.ByteGradImpl, "__init__"),
         "bytegrad of shards": (_sharded.ShardedByteGrad, "__init__"),

@@ -104,10 +104,10 @@ def test_a_rank_that_stands_still_ends_the_other_in_the_groups_timeout(makes: Ca
 # ---- a rank that cannot begin ----
 
 
-def _one_cannot_begin(here: Here, algorithm: str) -> str:
+def _one_cannot_begin(here: Here, algorithm: str, what: str) -> str:
     model = ddp(here, "bagua_net", broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    with cannot_begin(algorithm) if here.rank == 1 else nullcontext():
+    with cannot_begin(what) if here.rank == 1 else nullcontext():
         refused = refusal(lambda: attach(model, optimizer, algorithm))
     assert not optimizer._optimizer_step_pre_hooks
     exact = exact_gradients(here, model, 0)
@@ -117,8 +117,10 @@ def _one_cannot_begin(here: Here, algorithm: str) -> str:
     return refused
 
 
-@pytest.mark.parametrize("algorithm", ["bytegrad", "async"])
-def test_where_one_rank_cannot_begin_none_does(two: Ranks, algorithm: str) -> None:
-    others, own = two.run(_one_cannot_begin, algorithm)
+@pytest.mark.parametrize(
+    ("algorithm", "what"), [("bytegrad", "bytegrad"), ("async", "async"), ("bytegrad", "its runner")]
+)
+def test_where_one_rank_cannot_begin_none_does(two: Ranks, algorithm: str, what: str) -> None:
+    others, own = two.run(_one_cannot_begin, algorithm, what)
     assert own == "MemoryError: no such luck"
     assert others == "ValueError: bagua_net.algorithms: attach: rank 1 refuses: MemoryError: no such luck"

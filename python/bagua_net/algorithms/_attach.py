@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -178,14 +179,7 @@ def attach(
     of_mesh = [group] if replicate is None else [group, shard_group_of(model)]
     prepare = partial(_prepared, model, optimizer, algorithm, scaler, group, replicate)
     chosen, model_context = agreed(prepare, of_mesh, device_near(model))
-    made = Groups()
-    context = AlgorithmContext(
-        **vars(model_context),
-        own=made.like(group),
-        groups=made,
-        runner=runner_for(model_context.device, f"bagua_net {chosen.name}"),
-    )
-    impl = _started(chosen, context, of_mesh, replicate is not None)
+    context, impl = _started(chosen, model_context, of_mesh, replicate is not None)
     weakref.finalize(model, context.runner.close)
     _attached.add(model)
     watch_scalers(impl)
@@ -193,26 +187,35 @@ def attach(
 
 
 def _started(
-    chosen: Algorithm, context: AlgorithmContext, groups: Sequence[dist.ProcessGroup], has_replicas: bool
-) -> AlgorithmImpl:
-    """Where one rank cannot begin, all raise, and the model trains as before on all. The context's groups are not used
-    again: a rank may be in one."""
-    model = context.wrapper()
-    started: list[AlgorithmImpl] = []
+    chosen: Algorithm, model_context: ModelContext, groups: Sequence[dist.ProcessGroup], has_replicas: bool
+) -> tuple[AlgorithmContext, AlgorithmImpl]:
+    """Where one rank cannot begin, all raise, and the model trains as before on all. The groups that were made are not
+    used again: a rank may be in one."""
+    model = model_context.wrapper()
+    undo = contextlib.ExitStack()
+    undo.callback(release, model)
 
-    def start() -> tuple[AlgorithmImpl, Description]:
+    def start() -> tuple[tuple[AlgorithmContext, AlgorithmImpl], Description]:
+        context = _begun(chosen, model_context, undo)
         on_buckets = isinstance(model, DistributedDataParallel)
-        started.append(chosen._start(context) if on_buckets else chosen._start_sharded(context, has_replicas))
-        return started[0], {}
+        impl = chosen._start(context) if on_buckets else chosen._start_sharded(context, has_replicas)
+        undo.callback(impl.abandon)
+        return (context, impl), {}
 
     try:
-        return agreed(start, groups, context.device)
+        return agreed(start, groups, model_context.device)
     except BaseException:
-        for impl in started:
-            impl.abandon()
-        context.runner.close()
-        release(model)
+        undo.close()
         raise
+
+
+def _begun(chosen: Algorithm, model_context: ModelContext, undo: contextlib.ExitStack) -> AlgorithmContext:
+    """The group before the runner, which may fail on one rank alone: the others wait for all ranks to make it."""
+    made = Groups()
+    own = made.like(model_context.group)
+    runner = runner_for(model_context.device, f"bagua_net {chosen.name}")
+    undo.callback(runner.close)
+    return AlgorithmContext(**vars(model_context), own=own, groups=made, runner=runner)
 
 
 def _group_of(model: nn.Module, replicate: DeviceMesh | None) -> dist.ProcessGroup:
