@@ -361,6 +361,28 @@ def test_attaching_again_and_again_makes_no_more_groups(two: Ranks) -> None:
     assert two.run(_many_times) == [0, 0]
 
 
+def _fails_on_one_rank(here: Here) -> None:
+    """Its group is not used again there, and the other rank has given it back."""
+    # No other test has this timeout, so none has left groups that this model could use.
+    group = dist.new_group(timeout=here.timeout + timedelta(seconds=2))
+    model = DistributedDataParallel(net(), process_group=group)
+    comm = _attached(model)
+    if here.rank == 0:
+        comm._context.runner.post(_broken)
+    comm.detach(synchronize=False)
+    again = _attached(model)
+    backward(here, model, 0)
+    assert again._context.own is not comm._context.own
+    again.detach()
+    third = _attached(model)
+    assert third._context.own is again._context.own
+    third.detach()
+
+
+def test_after_a_failure_on_one_rank_alone_all_of_them_make_new_groups(two: Ranks) -> None:
+    two.run(_fails_on_one_rank)
+
+
 def _part_of_the_ranks(here: Here) -> None:
     """A model on some ranks: the others take no part in its attach."""
     pair = dist.new_group([0, 2], timeout=here.timeout)

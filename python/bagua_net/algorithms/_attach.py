@@ -21,7 +21,7 @@ from ._algorithm import Algorithm, AlgorithmImpl
 from ._context import AlgorithmContext, ModelContext, device_near, one_device, runner_for, trained_parameters
 from ._dispatcher import refuse_compiled_autograd, refuse_other_hooks, release
 from ._grad_scaler import enabled, unwatch_scalers, watch_scalers
-from ._groups import Groups
+from ._groups import Groups, forget_where_ranks_differ
 from ._registry import algorithm_of
 from ._sharded import refuse_other_calls, shard_group_of
 
@@ -211,6 +211,7 @@ def _started(
 
 def _begun(chosen: Algorithm, model_context: ModelContext, undo: contextlib.ExitStack) -> AlgorithmContext:
     """The group before the runner, which may fail on one rank alone: the others wait for all ranks to make it."""
+    forget_where_ranks_differ(model_context.group, model_context.device)
     made = Groups()
     own = made.like(model_context.group)
     runner = runner_for(model_context.device, f"bagua_net {chosen.name}")

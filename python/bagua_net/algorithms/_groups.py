@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from ._objects import gathered
+
 #: In errors.
 _DESCRIPTION = "an algorithm's"
 
@@ -70,6 +72,19 @@ class Groups:
         taken, self._taken = self._taken, []
         for world, kind, group in taken:
             world.idle[kind].append(group)
+
+
+def forget_where_ranks_differ(group: dist.ProcessGroup, near: torch.device) -> None:
+    """Of the open groups whose ranks are all in this one, those that some of their ranks have, and others have not:
+    after a failure on one rank alone, the others give back theirs. Each would take another group next time, and wait.
+    All ranks of the group call this. near: the model's device."""
+    world, ranks = _world(), dist.get_process_group_ranks(group)
+    inside = [kind for kind in world.idle if set(kind.ranks) <= set(ranks)]
+    own = {kind: [each.group_name for each in world.idle[kind]] for kind in inside}
+    all_of = dict(zip(ranks, gathered(own, group, near), strict=True))
+    for kind, names in own.items():
+        if any(all_of[rank].get(kind, []) != names for rank in kind.ranks):
+            world.idle[kind].clear()
 
 
 def _world() -> _World:
