@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -142,6 +143,27 @@ def _fails_between_replicas(here: Here) -> None:
 
 def test_a_group_whose_average_has_failed_is_not_used_again(four: Ranks) -> None:
     four.run(_fails_between_replicas)
+
+
+def _lets_go(here: Here, replicas: int) -> bool:
+    """Whether the optimizer is freed while the model trains on."""
+    size = here.size // replicas
+    mesh = init_device_mesh("cpu", (replicas, size), mesh_dim_names=("replicate", "shard"))
+    model = _sharded(mesh["shard"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    comm = attach(model, optimizer, "bytegrad", replicate=mesh["replicate"] if replicas > 1 else None)
+    backward(here, model, 0)
+    comm.detach()
+    gone = weakref.ref(optimizer)
+    del optimizer, comm
+    gc.collect()
+    backward(here, model, 1)
+    return gone() is None
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_detached_algorithm_keeps_no_optimizer(four: Ranks, replicas: int) -> None:
+    assert four.run(_lets_go, replicas) == [True] * 4
 
 
 def _tensors(elements: set[int]) -> int:

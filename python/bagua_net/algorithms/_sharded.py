@@ -212,13 +212,23 @@ class ShardedByteGrad(AlgorithmImpl):
             average.is_idle = True
 
 
+class _Ended(AlgorithmImpl):
+    """In the place of a detached algorithm, for the hooks that FSDP2 keeps: it has no model and no optimizer."""
+
+    def count(self, elements: int, sent: float) -> None:
+        """Nobody asks for it."""
+
+    def follow_scale(self) -> None:
+        """There are no residuals."""
+
+
 class _Average:
     """The hook after a reduce-scatter: averages this rank's shard with its replicas."""
 
     def __init__(
         self, impl: ShardedByteGrad, how: Compression, context: AlgorithmContext, part: Part, ranks: int
     ) -> None:
-        self._impl = impl
+        self._impl: ShardedByteGrad | _Ended = impl
         self._group = context.own
         self._after = context.group
         self._part = part
@@ -236,7 +246,7 @@ class _Average:
 
     def leave(self) -> None:
         """The hook stays, and averages exactly: it does without what compression needs."""
-        self._group = self._after
+        self._impl, self._group = _Ended(), self._after
         self._compressed = self.residual = None
 
     def __call__(self, shard: torch.Tensor) -> None:
@@ -285,7 +295,7 @@ class _ReduceScatter:
     """FSDP2's reduce-scatter, of codes. On FSDP2's own group: it is called where FSDP2 would call its own."""
 
     def __init__(self, impl: ShardedByteGrad, how: Compression, context: AlgorithmContext, part: Part) -> None:
-        self._impl = impl
+        self._impl: ShardedByteGrad | _Ended = impl
         self._how = how
         self._part = part
         self._device = context.device
@@ -294,6 +304,7 @@ class _ReduceScatter:
 
     def leave(self) -> None:
         """Its group stays FSDP2's."""
+        self._impl = _Ended()
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
