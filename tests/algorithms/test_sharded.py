@@ -166,6 +166,54 @@ def test_a_detached_algorithm_keeps_no_optimizer(four: Ranks, replicas: int) -> 
     assert four.run(_lets_go, replicas) == [True] * 4
 
 
+class _NoCodes:
+    """On a device without memory."""
+
+    def average(self, *_: Any) -> int:
+        return 0
+
+    reduce_scatter_average = average
+
+
+def _devices_of_codes(here: Here, replicas: int) -> list[str]:
+    """For which devices the collectives of codes were made, in two steps, and two more calls with gradients of a device
+    that is not the parameters', as with CPUOffloadPolicy."""
+    devices: list[str] = []
+    made: Any = vars(module_of_shards)["compressed"]
+
+    def recorded(group: Any, codec: Any, device: torch.device) -> Any:
+        devices.append(device.type)
+        return made(group, codec, device) if device.type == "cpu" else _NoCodes()
+
+    size = here.size // replicas
+    mesh = init_device_mesh("cpu", (replicas, size), mesh_dim_names=("replicate", "shard"))
+    model = _sharded(mesh["shard"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module_of_shards, "compressed", recorded)
+        how = ByteGrad(exact_one_dimensional=False, error_feedback=False)
+        comm = _attached(model, how, replicate=mesh["replicate"] if replicas > 1 else None)
+        for step in range(2):
+            backward(here, model, step)
+        for _ in range(2):
+            _reduce_elsewhere(model, mesh["shard"].get_group(), replicas > 1)
+    comm.detach()
+    return devices
+
+
+def _reduce_elsewhere(model: Any, shards: Any, has_replicas: bool) -> None:
+    calls = model._get_fsdp_state()._fsdp_param_group
+    own, whole = torch.empty(64, device="meta"), torch.empty(64 * shards.size(), device="meta")
+    if has_replicas:
+        calls._all_reduce_hook(own)
+    else:
+        calls._reduce_scatter_comm(own, whole, shards, dist.ReduceOp.AVG)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_each_device_that_gradients_are_on_has_its_collectives_for_all_steps(four: Ranks, replicas: int) -> None:
+    assert four.run(_devices_of_codes, replicas) == [["cpu"] * 3 + ["meta"]] * 4
+
+
 def _tensors(elements: set[int]) -> int:
     """How many flat ones of these sizes there are in memory."""
     gc.collect()

@@ -20,10 +20,12 @@ from torch.distributed.tensor import DTensor
 
 from ._algorithm import AlgorithmImpl
 from ._buckets import Span, joined
+from ._codec import Codec
 from ._compressed import Compressed, Compression, compressed
 from ._context import TAKES_SCALER, AlgorithmContext
 from ._grad_scaler import Scale, scaled, unknown_scaler
 from ._names import reduce_scatter_single
+from ._nodes import Nodes
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,7 @@ class ShardedByteGrad(AlgorithmImpl):
         self._shard = (int(shards.rank()), int(ranks))
         parts = {part.name: part for part in parts_of(context.module)}
         for name, part in parts.items():  # what may fail comes before the first change of the model
-            made = (
-                _Average(self, how, context, part, ranks) if has_replicas else _ReduceScatter(self, how, context, part)
-            )
+            made = _Average(self, how, context, part, ranks) if has_replicas else _ReduceScatter(self, how, part)
             self._calls[name] = made
         for name, call in self._calls.items():
             if isinstance(call, _Average):
@@ -212,6 +212,24 @@ class ShardedByteGrad(AlgorithmImpl):
             average.is_idle = True
 
 
+class _Codes:
+    """Collectives of codes over one group, for each device that FSDP2 has gradients on: with CPUOffloadPolicy it is
+    not the parameters'. They keep their scratch from step to step."""
+
+    def __init__(self, codec: Codec, hosts: Nodes | None) -> None:
+        self._codec = codec
+        self._hosts = hosts
+        self._made: dict[torch.device, Compressed] = {}
+
+    def over(self, group: dist.ProcessGroup, device: torch.device) -> Compressed:
+        if device not in self._made:
+            self._made[device] = compressed(group, self._codec, device, self._hosts)
+        return self._made[device]
+
+    def clear(self) -> None:
+        self._made.clear()
+
+
 class _Ended(AlgorithmImpl):
     """In the place of a detached algorithm, for the hooks that FSDP2 keeps: it has no model and no optimizer."""
 
@@ -234,7 +252,7 @@ class _Average:
         self._part = part
         self._ranks = ranks
         self._how = how
-        self._compressed: Compressed | None = compressed(context.own, how.codec, context.device, context.hosts)
+        self._codes = _Codes(how.codec, context.hosts)
         self.elements = sum(_chunk(each, ranks) for each in part.parameters)  # of a shard that has all
         self.residual: torch.Tensor | None = None
         self.is_exact = False
@@ -246,8 +264,8 @@ class _Average:
 
     def leave(self) -> None:
         """The hook stays, and averages exactly: it does without what compression needs."""
-        self._impl, self._group = _Ended(), self._after
-        self._compressed = self.residual = None
+        self._impl, self._group, self.residual = _Ended(), self._after, None
+        self._codes.clear()
 
     def __call__(self, shard: torch.Tensor) -> None:
         if self.is_idle:
@@ -267,9 +285,8 @@ class _Average:
         if exact is not None:
             self._average_exactly(exact)
         if exact is None or exact.numel() < shard.numel():
-            assert self._compressed is not None
             x = shard if shard.dtype == torch.float32 else shard.float()
-            sent = self._compressed.average(x, self._residual_for(shard))
+            sent = self._codes.over(self._group, x.device).average(x, self._residual_for(shard))
             self._impl.count(shard.numel(), sent)
             if x is not shard:
                 shard.copy_(x)
@@ -294,17 +311,17 @@ class _Average:
 class _ReduceScatter:
     """FSDP2's reduce-scatter, of codes. On FSDP2's own group: it is called where FSDP2 would call its own."""
 
-    def __init__(self, impl: ShardedByteGrad, how: Compression, context: AlgorithmContext, part: Part) -> None:
+    def __init__(self, impl: ShardedByteGrad, how: Compression, part: Part) -> None:
         self._impl: ShardedByteGrad | _Ended = impl
         self._how = how
         self._part = part
-        self._device = context.device
-        self._hosts = context.hosts
+        self._codes = _Codes(how.codec, context.hosts)
         self.is_exact = False
 
     def leave(self) -> None:
         """Its group stays FSDP2's."""
         self._impl = _Ended()
+        self._codes.clear()
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -341,7 +358,7 @@ class _ReduceScatter:
             reduce_scatter_single(own, exact.div_(size).view(-1), group=group)
             self._impl.count(0, (size - 1) * own.numel() * own.element_size())
         if exact is None or own.numel() < output.numel():
-            codes = compressed(group, self._how.codec, self._device, self._hosts)
+            codes = self._codes.over(group, x.device)
             sent = codes.reduce_scatter_average(mean, x if x.dtype == torch.float32 else x.float(), None)
             self._impl.count(x.numel(), sent)
         if mean is not output:
