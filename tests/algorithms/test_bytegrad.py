@@ -279,6 +279,26 @@ def test_a_resumed_run_goes_on_with_its_residuals(two: Ranks) -> None:
     assert all(two.run(_resumes, False)), "the residuals make no difference"
 
 
+def _loads_for_nothing(here: Here, backend: str) -> None:
+    model = ddp(here, backend)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    comm = attach(model, optimizer, ByteGrad(bits=4))
+    backward(here, model, 0)
+    saved = comm.state_dict()
+    assert saved["state"]["residuals"]
+    comm.detach()
+    comm = attach(model, optimizer, ByteGrad(bits=4, error_feedback=False))
+    comm.load_state_dict(saved)
+    assert comm.state_dict()["state"]["residuals"] == {}
+    backward(here, model, 1)
+    comm.detach()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_residuals_that_are_loaded_without_error_feedback_are_not_kept(two: Ranks, backend: str) -> None:
+    two.run(_loads_for_nothing, backend)
+
+
 def _within_a_host(here: Here) -> None:
     model = ddp(here, "bagua_net")
     comm = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), ByteGrad(bits=4, block=32))

@@ -166,6 +166,24 @@ def test_a_detached_algorithm_keeps_no_optimizer(four: Ranks, replicas: int) -> 
     assert four.run(_lets_go, replicas) == [True] * 4
 
 
+def _loads_for_nothing(here: Here) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = _sharded(mesh["shard"])
+    comm = _attached(model, ByteGrad(bits=4), replicate=mesh["replicate"])
+    backward(here, model, 0)
+    saved = comm.state_dict()
+    assert saved["state"]["residuals"]
+    comm.detach()
+    comm = _attached(model, ByteGrad(bits=4, error_feedback=False), replicate=mesh["replicate"])
+    comm.load_state_dict(saved)
+    assert comm.state_dict()["state"]["residuals"] == {}
+    comm.detach()
+
+
+def test_residuals_that_are_loaded_without_error_feedback_are_not_kept(four: Ranks) -> None:
+    four.run(_loads_for_nothing)
+
+
 class _NoCodes:
     """On a device without memory."""
 

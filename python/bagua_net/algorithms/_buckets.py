@@ -69,7 +69,7 @@ class Layouts:
         return {self._names[parameter]: state.clone() for parameter, state in known.items()}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Raises ValueError: it names other parameters, or has other sizes."""
+        """Nothing where no state is kept. Raises ValueError: it names other parameters, or has other sizes."""
         parameters = {name: parameter for parameter, name in self._names.items()}
         for name, tensor in state.items():
             if name not in parameters or tensor.numel() != parameters[name].numel():
@@ -77,6 +77,8 @@ class Layouts:
                     f"bagua_net.algorithms: load_state_dict: the state has {tensor.numel()} elements for {name}; the "
                     f"model has {parameters[name].numel() if name in parameters else 'no such parameter'}"
                 )
+        if not self._keeps_state:
+            return
         for layout in self._layouts.values():
             layout.has_moved = True
         for parameter, name in self._names.items():

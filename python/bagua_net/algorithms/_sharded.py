@@ -259,8 +259,11 @@ class _Average:
         self.is_idle = False
 
     def load(self, residual: torch.Tensor | None) -> None:
-        """None: of zeros."""
-        self.residual = None if residual is None else residual.to(torch.float32, copy=True)
+        """None: of zeros. Nothing where there is no error feedback."""
+        if residual is None or not self._how.error_feedback:
+            self.residual = None
+        else:
+            self.residual = residual.to(torch.float32, copy=True)
 
     def leave(self) -> None:
         """The hook stays, and averages exactly: it does without what compression needs."""
