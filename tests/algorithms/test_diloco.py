@@ -110,6 +110,29 @@ def test_fragments_meet_one_after_the_other(two: Ranks, backend: str) -> None:
 # ---- what they have then ----
 
 
+def _stands_still(here: Here, dtype: torch.dtype) -> bool:
+    """Whether the anchor is the same after a round in which nothing has moved."""
+    model = _apart(here, model=net().to(dtype))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    comm = attach(model, optimizer, DiLoCo(steps=2))
+    state = comm.state_dict()
+    between = {name: each.float() * (1 + 2**-12) for name, each in _weights(model).items()}
+    comm.load_state_dict({**state, "state": {**state["state"], "anchor": between}})
+    for _ in range(2):
+        for each in model.parameters():
+            each.grad = torch.ones_like(each)
+        optimizer.step()
+    assert comm.stats()["synchronizations"] == 1
+    anchor = comm.state_dict()["state"]["anchor"]
+    comm.detach()
+    return all(torch.equal(each, anchor[name]) for name, each in between.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_what_rounding_takes_from_the_anchor_is_no_movement(two: Ranks, dtype: torch.dtype) -> None:
+    assert two.run(_stands_still, dtype) == [True, True]
+
+
 def _moves_the_anchor(here: Here, nesterov: bool) -> None:
     """As torch's SGD does with the mean of what the ranks have moved by."""
     model = _apart(here)

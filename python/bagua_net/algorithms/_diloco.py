@@ -176,7 +176,8 @@ class _Rounds(AlgorithmImpl):
 
     def _synchronize(self, span: Span) -> None:
         """Moves the anchor, and all ranks to it."""
-        moved = self._anchor[slice(*span)] - self._flat.read(span)
+        anchor = self._flat.rounded(span, self._anchor[slice(*span)])  # what an optimizer began with
+        moved = anchor.sub_(self._flat.read(span))
         self._run(partial(self._outer_step, span, moved))
         self._flat.write(span, self._anchor[slice(*span)])
         self._counted["elements"] += moved.numel()

@@ -44,6 +44,13 @@ class Flat:
                 if whole.data_ptr() != part.parameter.data_ptr():
                     part.parameter.copy_(whole.view(part.parameter.shape))
 
+    def rounded(self, span: Span, values: torch.Tensor) -> torch.Tensor:
+        """What :meth:`read` gives after :meth:`write` of these values."""
+        out = torch.empty_like(values)
+        for part in self._parts(span):
+            out[part.of_span].copy_(values[part.of_span].to(part.parameter.dtype))
+        return out
+
     def places(self, span: Span, wanted: Sequence[bool]) -> list[slice]:
         """Where, within the span, the elements are of the wanted ones among the parameters."""
         which = {parameter for parameter, is_wanted in zip(self._parameters.values(), wanted, strict=True) if is_wanted}
