@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -333,6 +334,34 @@ def _evaluates_alone(here: Here) -> None:
 
 def test_one_rank_may_evaluate_alone(two: Ranks) -> None:
     two.run(_evaluates_alone)
+
+
+def _warnings_of(call: Callable[[], Any]) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(each.message) for each in caught if "bagua_net" in str(each.message)]
+
+
+def _trains_in_evaluation_mode(here: Here, algorithm: str) -> list[str]:
+    """What is said of it. Nothing is, of training and of evaluation without ``torch.no_grad``."""
+    model = net()
+    with_bagua(model, [torch.optim.SGD(model.parameters(), RATE)], algorithm)
+    model.eval()
+    assert _warnings_of(lambda: model(torch.ones(2, WIDTH))) == []
+    said = _warnings_of(partial(backward, here, model, 0))
+    assert _warnings_of(partial(backward, here, model, 1)) == []
+    model.train()
+    assert _warnings_of(partial(backward, here, model, 2)) == []
+    model.bagua_ddp.bagua.detach()
+    return said
+
+
+def test_gradients_of_evaluation_mode_are_warned_of_once(two: Ranks) -> None:
+    for said in two.run(_trains_in_evaluation_mode, "gradient_allreduce"):
+        assert len(said) == 1
+        assert "call model.train() before it" in said[0]
+    assert two.run(_trains_in_evaluation_mode, "diloco") == [[], []]
 
 
 def _again(here: Here) -> None:

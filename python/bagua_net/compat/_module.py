@@ -9,6 +9,7 @@ does not.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
 
 from .. import algorithms as ours
 from ..algorithms._context import device_near
@@ -47,6 +49,7 @@ class _Inside(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.model = model
         self._forward = model.forward
+        self.warned = False
         self.own_forward = model.__dict__.get("forward")  # that of the instance, in the place of its class's
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -91,8 +94,30 @@ def _wrapped(
     return wrapped
 
 
-def _call(model: nn.Module, inside: nn.Module, wrapped: nn.Module, *inputs: Any, **named: Any) -> Any:
-    return (wrapped if model.training else inside)(*inputs, **named)
+def _call(model: nn.Module, inside: _Inside, wrapped: nn.Module, *inputs: Any, **named: Any) -> Any:
+    if model.training:
+        return wrapped(*inputs, **named)
+    output = inside(*inputs, **named)
+    if wrapped.bagua.algorithm.averages != "weights":
+        _warn_at_backward(inside, output)
+    return output
+
+
+def _warn_at_backward(inside: _Inside, output: Any) -> None:
+    """Once, and not before: a script may evaluate without ``torch.no_grad``."""
+
+    def warn(_: torch.Tensor) -> None:
+        if not inside.warned and any(each.requires_grad for each in inside.parameters()):
+            inside.warned = True
+            warnings.warn(
+                "bagua_net.compat: with_bagua: gradients were made of a forward pass in evaluation mode, and these are "
+                "averaged over no ranks; call model.train() before it",
+                stacklevel=2,
+            )
+
+    for each in tree_leaves(output):
+        if isinstance(each, torch.Tensor) and each.grad_fn is not None:
+            each.register_hook(warn)
 
 
 def _end_former(model: nn.Module) -> None:
