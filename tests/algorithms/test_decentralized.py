@@ -23,7 +23,7 @@ from bagua_net.algorithms import (
     attach,
 )
 from bagua_net.algorithms._decentralized import peer_of
-from tests.algorithms.models import backward, ddp, same_on_all_ranks
+from tests.algorithms.models import backward, batch, ddp, same_on_all_ranks
 from tests.algorithms.survivor import survivor
 from tests.support.rank import Here
 from tests.support.ranks import Ranks, refusal
@@ -248,6 +248,25 @@ def _outlives(here: Here, algorithm: Algorithm) -> None:
 )
 def test_an_optimizer_that_outlives_the_model_steps_by_itself(two: Ranks, algorithm: Algorithm) -> None:
     two.run(_outlives, algorithm)
+
+
+def _ends_in_an_average(here: Here) -> None:
+    """Rank 0's forward pass has begun it, and rank 1's does later."""
+    model, _, comm = _attached(here, "bagua_net", Decentralized())
+    if here.rank == 0:
+        model(batch(here, 0)[0])
+        here.say("ends")
+        comm.detach(synchronize=False)
+        assert here.board.check(["has begun"])
+    else:
+        here.hear("ends")
+        here.say("has begun")
+        model(batch(here, 0)[0])
+        comm.detach(synchronize=False)
+
+
+def test_an_end_without_a_last_average_waits_for_the_one_under_way(two: Ranks) -> None:
+    two.run(_ends_in_an_average)
 
 
 def _dies(here: Here, backend: str, peers: str) -> str:

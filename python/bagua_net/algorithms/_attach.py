@@ -118,8 +118,9 @@ class AlgorithmHandle:
         second call does nothing.
 
         Args:
-            synchronize: first makes the weights equal, as :meth:`synchronize`. False: they stay as they are, and no
-                other rank is waited for, such as after an error; "async" ends with a round of all ranks all the same.
+            synchronize: first makes the weights equal, as :meth:`synchronize`. False: they stay as they are, and other
+                ranks are waited for only in what is under way, such as the average that "decentralized" has begun in a
+                forward pass; "async" ends with a round of all ranks all the same.
         """
         impl, self._impl = self._impl, None
         if impl is None:
