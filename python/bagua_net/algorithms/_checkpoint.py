@@ -67,7 +67,7 @@ def of_this_rank(comm: AlgorithmHandle) -> _State:
 
 def gathered(group: dist.ProcessGroup, own: _State, near: torch.device) -> _State:
     """On rank 0 those of all ranks, by rank; nothing on the others. All ranks of the model's group call it. They come
-    one after the other, since NCCL moves them through the memory of the devices. near: the model's."""
+    one after the other: the pickled state of one rank at a time is in memory. near: the model's device."""
     if group.rank() != 0:
         send(own, group, 0, near)
         return {}
