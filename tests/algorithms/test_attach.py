@@ -404,6 +404,27 @@ def test_a_model_on_some_of_the_ranks(four: Ranks) -> None:
     four.run(_part_of_the_ranks)
 
 
+def _bound(here: Here) -> None:
+    """As with ``init_process_group("nccl", device_id=...)``: torch looks for what it could split."""
+    pair = dist.new_group([0, 2], timeout=here.timeout + timedelta(seconds=3))  # whose groups no other test has left
+    world = dist.group.WORLD
+    device = torch.device("cuda", 3)
+    if here.rank in (0, 2):
+        model = DistributedDataParallel(net(), process_group=pair)
+        world.bound_device_id = device
+        try:
+            _attached(model).detach()
+            assert world.bound_device_id == device
+        finally:
+            world.bound_device_id = None
+    dist.barrier()
+
+
+@pytest.mark.gate
+def test_a_group_of_some_ranks_is_not_split_from_the_default_group(four: Ranks) -> None:
+    four.run(_bound)
+
+
 _DETACHES_LATE = """
 import torch, torch.distributed as dist
 from bagua_net.algorithms import attach

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -104,18 +104,32 @@ def _made_by_its_ranks(kind: _Kind) -> dist.ProcessGroup:
     number = _world().made[kind.ranks]
     _world().made[kind.ranks] += 1
     ranks = list(kind.ranks)
-    group, _ = c10d._new_process_group_helper(
-        len(ranks),
-        ranks.index(dist.get_rank()),
-        ranks,
-        kind.backend,
-        c10d._get_default_store(),
-        f"bagua_net.algorithms:{','.join(map(str, ranks))}:{number}",
-        timeout=kind.timeout or c10d._get_default_timeout(kind.backend),
-        group_desc=_DESCRIPTION,
-    )
+    with _default_group_unbound():
+        group, _ = c10d._new_process_group_helper(
+            len(ranks),
+            ranks.index(dist.get_rank()),
+            ranks,
+            kind.backend,
+            c10d._get_default_store(),
+            f"bagua_net.algorithms:{','.join(map(str, ranks))}:{number}",
+            timeout=kind.timeout or c10d._get_default_timeout(kind.backend),
+            group_desc=_DESCRIPTION,
+        )
     c10d._world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(ranks)}
     return group
+
+
+@contextlib.contextmanager
+def _default_group_unbound() -> Iterator[None]:
+    """Of a default group with a ``device_id``, torch would split NCCL's communicator, in which all of its ranks must
+    take part: the others are not here."""
+    default = dist.group.WORLD
+    assert default is not None
+    device, default.bound_device_id = default.bound_device_id, None
+    try:
+        yield
+    finally:
+        default.bound_device_id = device
 
 
 def _backend_of(group: dist.ProcessGroup) -> str:
