@@ -17,6 +17,7 @@ from ._dispatcher import dispatcher_of
 from ._names import all_gather_single, reduce_scatter_single
 from ._nodes import Nodes, nodes_of
 from ._scratch import ScratchBuffers
+from ._sent import sent_by_all_reduce
 from ._settings import check_whole
 
 _WIRE = {"": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -84,8 +85,7 @@ class AllReduceImpl(AlgorithmImpl):
         return self._dispatcher.plain(bucket)
 
     def _count_ring(self, x: torch.Tensor) -> None:
-        size = self._context.size
-        self._counted["bytes"] += 2 * (size - 1) / size * x.numel() * x.element_size()
+        self._counted["bytes"] += sent_by_all_reduce(x.nbytes, self._context.size)
 
     def _average_rounded(self, buffer: torch.Tensor, wire: torch.dtype) -> torch.Tensor:
         x = self._scratch.get("rounded", buffer.numel(), wire, buffer.device).copy_(buffer.div_(self._context.size))
@@ -101,9 +101,8 @@ class AllReduceImpl(AlgorithmImpl):
         reduce_scatter_single(share, whole, group=nodes.inside)
         dist.all_reduce(share, group=nodes.between)
         all_gather_single(whole, share, group=nodes.inside)
-        between = nodes.between.size()
-        sent = 2 * (here - 1) + 2 * (between - 1) / between
-        self._counted["bytes"] += sent * share.numel() * share.element_size()
+        inside, between = 2 * (here - 1) * share.nbytes, sent_by_all_reduce(share.nbytes, nodes.between.size())
+        self._counted["bytes"] += inside + between
         return buffer.copy_(whole[: buffer.numel()])
 
     def stats(self) -> dict[str, float]:

@@ -15,6 +15,7 @@ from ._buckets import Layout, Layouts, Span
 from ._compressed import Compression, compressed
 from ._grad_scaler import Scale, unknown_scaler
 from ._nodes import Nodes
+from ._sent import sent_by_all_reduce
 from ._worker import Runner
 
 
@@ -97,7 +98,7 @@ class BucketAverager:
 
     def _average_all(self, buffer: torch.Tensor, layout: Layout) -> None:
         work, exact = self._begin_exact(buffer, layout.exact)
-        if exact is None or exact.numel() < buffer.numel():
+        if exact.numel() < buffer.numel():
             self._average_compressed(buffer, layout)
         if work is not None:
             work.wait()
@@ -116,8 +117,7 @@ class BucketAverager:
         return dist.all_reduce(exact.div_(self._size), group=self._group, async_op=True), exact
 
     def _count_exact(self, x: torch.Tensor) -> None:
-        size = self._size
-        self._counted["bytes"] += 2 * (size - 1) / size * x.nbytes
+        self._counted["bytes"] += sent_by_all_reduce(x.nbytes, self._size)
 
     def _average_compressed(self, buffer: torch.Tensor, layout: Layout) -> None:
         x = buffer if buffer.dtype == torch.float32 else buffer.float()

@@ -25,6 +25,7 @@ from ._compressed import compressed
 from ._context import AlgorithmContext, ModelContext
 from ._dispatcher import dispatcher_of, refuse_join
 from ._flat import Flat, Span
+from ._sent import sent_by_all_reduce
 from ._settings import check_whole
 from ._sparse import MOST_BLOCK, Sparse, SparseAverage
 from ._steps import StepHooks, is_whole
@@ -218,7 +219,7 @@ class _Rounds(AlgorithmImpl):
         size = self._context.size
         dist.all_reduce(x.div_(size), group=self._group)
         dist.broadcast(x, group=self._group, group_src=0)  # the same bits everywhere, however a backend adds
-        self._counted["bytes"] += 2 * (size - 1) / size * x.numel() * x.element_size()
+        self._counted["bytes"] += sent_by_all_reduce(x.nbytes, size)
         return x
 
     def _run(self, call: Callable[[], torch.Tensor]) -> None:

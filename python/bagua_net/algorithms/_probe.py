@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ._codec import Codec
+from ._sent import sent_by_all_reduce
 
 _SMALL, _LARGE = 1 << 10, 1 << 22  # elements of float32
 _REPEATS, _CODEC_ELEMENTS = 5, 1 << 20
@@ -28,12 +29,12 @@ class Costs:
     codec_s: float  # for an element: encoded once, and decoded as often as ByteGrad does
 
     def ring(self, nbytes: float, size: int) -> float:
-        """Seconds of an all-reduce of so many bytes: 2 (n - 1) / n of them leave each rank."""
-        return self.latency_s + 2 * (size - 1) / size * nbytes / self.bytes_per_s
+        """Seconds of an all-reduce of so many bytes."""
+        return self.latency_s + sent_by_all_reduce(nbytes, size) / self.bytes_per_s
 
     def compressed(self, elements: int, codec: Codec, size: int) -> float:
         """Seconds of an average of codes: as many bytes of codes leave each rank, in two exchanges."""
-        sent = 2 * (size - 1) / size * codec.nbytes(elements)
+        sent = sent_by_all_reduce(codec.nbytes(elements), size)
         return 2 * self.latency_s + sent / self.bytes_per_s + elements * self.codec_s
 
 
@@ -41,7 +42,7 @@ def probe(group: dist.ProcessGroup, device: torch.device) -> Costs:
     """Measures on all ranks at once. A few all-reduces of 4 KiB and 16 MiB; of one rank, which sends nothing, too."""
     size = group.size()
     small, large = (_all_reduce_s(group, device, elements) for elements in (_SMALL, _LARGE))
-    sent = 2 * (size - 1) / size * 4 * (_LARGE - _SMALL)
+    sent = sent_by_all_reduce(4 * (_LARGE - _SMALL), size)
     own = [small, (large - small) / sent if sent and large > small else 0.0, _codec_s(device)]
     slowest = torch.tensor(own, dtype=torch.float64, device=device)
     dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)

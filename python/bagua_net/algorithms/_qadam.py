@@ -20,6 +20,7 @@ from ._context import AlgorithmContext, ModelContext
 from ._dispatcher import refuse_join
 from ._one_bit import OneBit
 from ._qadam_optimizer import Group, QAdamOptimizer
+from ._sent import sent_by_all_reduce
 
 _WITHOUT_SCALER = (
     "a GradScaler would scale momentum, which qadam has in the place of gradients; train in bfloat16, which needs no "
@@ -126,9 +127,8 @@ class QAdamImpl(ByteGradImpl):
             raise RuntimeError(f"bagua_net.algorithms: {_WITHOUT_SCALER}")
 
     def _count(self, buffer: torch.Tensor) -> None:
-        size = self._context.size
         self._counted["elements"] += buffer.numel()
-        self._counted["bytes"] += 2 * (size - 1) / size * buffer.numel() * buffer.element_size()
+        self._counted["bytes"] += sent_by_all_reduce(buffer.nbytes, self._context.size)
         self._counted["buckets"] += 1
 
     def _local_momentum(self, bucket: Any) -> _Local:

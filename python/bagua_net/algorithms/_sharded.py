@@ -26,6 +26,7 @@ from ._context import TAKES_SCALER, AlgorithmContext
 from ._grad_scaler import Scale, scaled, unknown_scaler
 from ._names import reduce_scatter_single
 from ._nodes import Nodes
+from ._sent import sent_by_all_reduce
 
 
 @dataclass(frozen=True)
@@ -308,7 +309,7 @@ class _Average:
     def _average_exactly(self, x: torch.Tensor) -> None:
         size = self._group.size()
         dist.all_reduce(x.div_(size), group=self._group)
-        self._impl.count(0, 2 * (size - 1) / size * x.numel() * x.element_size())
+        self._impl.count(0, sent_by_all_reduce(x.nbytes, size))
 
 
 class _ReduceScatter:

@@ -14,6 +14,7 @@ from torch import nn
 from ._algorithm import AlgorithmImpl
 from ._context import AlgorithmContext, ModelContext
 from ._dispatcher import dispatcher_of, refuse_join
+from ._sent import sent_by_all_reduce
 from ._steps import StepHooks, is_whole
 from ._worker import awaited
 
@@ -177,7 +178,7 @@ class WeightAveraging(AlgorithmImpl):
         """In place, over all ranks. On the runner."""
         size = self._context.size
         dist.all_reduce(flat.div_(size), group=self._context.own)
-        self._count(2 * (size - 1) / size * flat.nbytes)
+        self._count(sent_by_all_reduce(flat.nbytes, size))
         return flat
 
     def stats(self) -> dict[str, float]:
