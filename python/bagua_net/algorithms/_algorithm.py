@@ -39,19 +39,19 @@ class Algorithm(ABC):
         return dataclasses.asdict(self) if dataclasses.is_dataclass(self) else {}
 
     def _check(self, context: ModelContext) -> Mapping[str, Any]:
-        """Before :meth:`start`, and without a message to any rank: what else all ranks must have in common, as plain
+        """Before :meth:`_start`, and without a message to any rank: what else all ranks must have in common, as plain
         values by what they are called in a message.
 
         Raises:
             ValueError: the model, or the optimizer, is nothing for this algorithm. All ranks learn about it at once: of
-                one that raises later, in :meth:`start`, they learn after their own, which may wait for it.
+                one that raises later, in :meth:`_start`, they learn after their own, which may wait for it.
         """
         return {}
 
     @abstractmethod
     def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
         """The algorithm at work on the context's DistributedDataParallel. Every rank calls it, after all have passed
-        :meth:`check` and the settings were compared. Where it raises, it leaves no hook on the optimizer or the model
+        :meth:`_check` and the settings were compared. Where it raises, it leaves no hook on the optimizer or the model
         but the dispatcher, whose target :func:`attach` resets."""
 
     def _start_sharded(self, context: AlgorithmContext, has_replicas: bool) -> AlgorithmImpl:

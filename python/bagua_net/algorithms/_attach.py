@@ -174,6 +174,9 @@ def attach(
         ValueError: the model or the optimizer is nothing for this algorithm, or the ranks differ. One line says what.
             Where one rank refuses, all raise, and the others name it; but a rank whose model is not wrapped has no
             group to tell the others, which wait for the group's timeout.
+        TypeError: the model is no module, the optimizer none of torch, or the algorithm neither a name nor settings.
+        RuntimeError: the ranks could not compare their settings, since some of them did not come; or the algorithm
+            could not begin, as where a collective fails.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile has put around it
     group = _group_of(model, replicate)
