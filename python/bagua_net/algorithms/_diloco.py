@@ -23,13 +23,12 @@ from ._algorithm import Algorithm, AlgorithmImpl
 from ._codec import Codec
 from ._compressed import compressed
 from ._context import AlgorithmContext, ModelContext
-from ._dispatcher import dispatcher_of, refuse_join
 from ._flat import Flat, Span
 from ._sent import sent_by_all_reduce
 from ._settings import check_whole
 from ._sparse import MOST_BLOCK, Sparse, SparseAverage
 from ._steps import StepHooks, is_whole
-from ._weights import all_have_state, check_float32, check_weight_averaging, without_scaler
+from ._weights import TrainsApart, all_have_state, check_float32, check_weight_averaging
 from ._worker import awaited
 
 #: Averages a vector over the ranks, in place, with its residual. The result is the bytes that this rank sends.
@@ -102,12 +101,12 @@ def _require(holds: bool, setting: str, value: Any, possible: str) -> None:
         raise ValueError(f"bagua_net.algorithms: diloco: {setting}={value!r} is not possible; give {possible}")
 
 
-class _Rounds(AlgorithmImpl):
+class _Rounds(TrainsApart):
     """With DistributedDataParallel. The training loop's thread reads and writes weights; the runner does the rest."""
 
     def __init__(self, how: DiLoCo, context: AlgorithmContext) -> None:
+        super().__init__(context, how.name)
         self._how = how
-        self._context = context
         self._group = _group_on_host(context)
         self._average = how.average(self._group)
         self._flat = Flat(context.parameters)
@@ -121,22 +120,8 @@ class _Rounds(AlgorithmImpl):
         self._step = 0  # steps of the optimizer so far
         self._trained = [0] * len(context.parameters)  # each one's last step in which it required a gradient
         self._apart = False  # the ranks' weights may differ
-        self._paused = False
         self._counted = {"elements": 0.0, "bytes": 0.0, "synchronizations": 0.0}
-        self._dispatcher = dispatcher_of(context.wrapper())
-        self._dispatcher.set_target(self.reduce)
         self._hooks = StepHooks(context, how.name, self._before_step, self._stepped, self._rests)
-
-    def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """The rank's own gradients, as they are."""
-        if bucket.index() == 0:
-            refuse_join(self._context.wrapper(), self._how.name)
-        self._context.refuse_unknown(bucket, self._how.name)
-        buffer = bucket.buffer()
-        devices = [buffer.device] if buffer.device.type == "cuda" else None
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
-        future.set_result(buffer)
-        return future
 
     # ---- rounds ----
 
@@ -147,10 +132,6 @@ class _Rounds(AlgorithmImpl):
         weights = self._flat.read(self._whole)
         self._run(partial(self._begin, weights))
         self._begun = self._has_anchor = True
-
-    def _rests(self) -> bool:
-        """In a pause, or where the optimizer has outlived the model."""
-        return self._paused or self._context.wrapper() is None
 
     def _begin(self, weights: torch.Tensor) -> torch.Tensor:
         """Without a state, the anchor is the weights of rank 0."""
@@ -232,10 +213,6 @@ class _Rounds(AlgorithmImpl):
             ) from error
 
     # ---- the rest ----
-
-    def check_scaler(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        if not self._rests() and self._context.is_trained_by(optimizer):
-            raise RuntimeError(f"bagua_net.algorithms: {without_scaler(self._how.name)}")
 
     def stats(self) -> dict[str, float]:
         return dict(self._counted)

@@ -79,8 +79,8 @@ class Weights:
             part.copy_(named[name].view_as(part))
 
 
-class WeightAveraging(AlgorithmImpl):
-    """Ranks train with their own gradients. Subclasses exchange weights in the four methods that begin with ``_on``."""
+class TrainsApart(AlgorithmImpl):
+    """Ranks train with their own gradients."""
 
     #: Ranks wait for each other in their steps.
     meets_in_steps: ClassVar[bool] = True
@@ -89,22 +89,39 @@ class WeightAveraging(AlgorithmImpl):
         """name: the algorithm's."""
         self._context = context
         self._name = name
-        self._weights = Weights(context.parameters)
-        self._counted = {"elements": 0.0, "bytes": 0.0, "exchanges": 0.0}
-        self._steps = 0  # of the optimizer
         self._paused = False
         self._dispatcher = dispatcher_of(context.wrapper())
         self._dispatcher.set_target(self.reduce)
-        self._hooks: list[Any] = [StepHooks(context, name, self._before_step, self._after_step, self._rests)]
 
     def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """Nothing: the bucket as it is."""
+        """The rank's own gradients, as they are."""
         if self.meets_in_steps and bucket.index() == 0:
             refuse_join(self._context.wrapper(), self._name)
         self._context.refuse_unknown(bucket, self._name)
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        future.set_result(bucket.buffer())
+        buffer = bucket.buffer()
+        devices = [buffer.device] if buffer.device.type == "cuda" else None  # DDP waits for its stream
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+        future.set_result(buffer)
         return future
+
+    def _rests(self) -> bool:
+        """In a pause, or where the optimizer has outlived the model."""
+        return self._paused or self._context.wrapper() is None
+
+    def check_scaler(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+        if not self._rests() and self._context.is_trained_by(optimizer):
+            raise RuntimeError(f"bagua_net.algorithms: {without_scaler(self._name)}")
+
+
+class WeightAveraging(TrainsApart):
+    """Subclasses exchange weights in the four methods that begin with ``_on``."""
+
+    def __init__(self, context: AlgorithmContext, name: str) -> None:
+        super().__init__(context, name)
+        self._weights = Weights(context.parameters)
+        self._counted = {"elements": 0.0, "bytes": 0.0, "exchanges": 0.0}
+        self._steps = 0  # of the optimizer
+        self._hooks: list[Any] = [StepHooks(context, name, self._before_step, self._after_step, self._rests)]
 
     # ---- for subclasses ----
 
@@ -149,15 +166,7 @@ class WeightAveraging(AlgorithmImpl):
             self._steps += 1
             self._on_step()
 
-    def _rests(self) -> bool:
-        """In a pause, or where the optimizer has outlived the model."""
-        return self._paused or self._context.wrapper() is None
-
     # ---- what all of them do ----
-
-    def check_scaler(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        if not self._rests() and self._context.is_trained_by(optimizer):
-            raise RuntimeError(f"bagua_net.algorithms: {without_scaler(self._name)}")
 
     def _count(self, sent: float) -> None:
         self._counted["elements"] += self._weights.elements
