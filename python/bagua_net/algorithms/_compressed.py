@@ -52,7 +52,7 @@ class Compressed(Protocol):
 def hosts_of(group: dist.ProcessGroup, device: torch.device, groups: Groups) -> Nodes | None:
     """For :func:`compressed`; None where codes go between all ranks, and where the library knows the hosts. All ranks
     of the group call this."""
-    return None if _is_in_library(group, device) else by_host(group, groups)
+    return None if _is_in_library(group, device) else by_host(group, groups, device)
 
 
 def compressed(group: dist.ProcessGroup, codec: Codec, device: torch.device, hosts: Nodes | None = None) -> Compressed:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 
 from ._groups import Groups
@@ -26,11 +27,11 @@ class Nodes:
     order: tuple[int, ...]  # of the ranks of both, as their whole group numbers them: number on the node, then node
 
 
-def by_host(group: dist.ProcessGroup, groups: Groups) -> Nodes | None:
+def by_host(group: dist.ProcessGroup, groups: Groups, device: torch.device) -> Nodes | None:
     """The group's ranks by their hosts; None: there is one host, each has one rank, or their numbers differ. All ranks
     of the group call this."""
     hosts: dict[str, list[int]] = {}
-    for rank, host in enumerate(gathered(_host(), group)):
+    for rank, host in enumerate(gathered(_host(), group, device)):
         hosts.setdefault(host, []).append(rank)
     counts = {len(ranks) for ranks in hosts.values()}
     if len(hosts) == 1 or len(counts) > 1 or counts == {1}:

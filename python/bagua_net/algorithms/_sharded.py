@@ -133,7 +133,11 @@ class ShardedByteGrad(AlgorithmImpl):
         self._shard = (int(shards.rank()), int(ranks))
         parts = {part.name: part for part in parts_of(context.module)}
         for name, part in parts.items():  # what may fail comes before the first change of the model
-            made = _Average(self, how, context, part, ranks) if has_replicas else _ReduceScatter(self, how, part)
+            made = (
+                _Average(self, how, context, part, ranks)
+                if has_replicas
+                else _ReduceScatter(self, how, part, context.hosts)
+            )
             self._calls[name] = made
         for name, call in self._calls.items():
             if isinstance(call, _Average):
@@ -315,11 +319,11 @@ class _Average:
 class _ReduceScatter:
     """FSDP2's reduce-scatter, of codes. On FSDP2's own group: it is called where FSDP2 would call its own."""
 
-    def __init__(self, impl: ShardedByteGrad, how: Compression, part: Part) -> None:
+    def __init__(self, impl: ShardedByteGrad, how: Compression, part: Part, hosts: Nodes | None) -> None:
         self._impl: ShardedByteGrad | _Ended = impl
         self._how = how
         self._part = part
-        self._codes = _Codes(how.codec, context.hosts)
+        self._codes = _Codes(how.codec, hosts)
         self.is_exact = False
 
     def leave(self) -> None:
