@@ -199,9 +199,9 @@ def _devices_of_codes(here: Here, replicas: int) -> list[str]:
     devices: list[str] = []
     made: Any = vars(module_of_shards)["compressed"]
 
-    def recorded(group: Any, codec: Any, device: torch.device) -> Any:
+    def recorded(group: Any, codec: Any, device: torch.device, hosts: Any) -> Any:
         devices.append(device.type)
-        return made(group, codec, device) if device.type == "cpu" else _NoCodes()
+        return made(group, codec, device, hosts) if device.type == "cpu" else _NoCodes()
 
     size = here.size // replicas
     mesh = init_device_mesh("cpu", (replicas, size), mesh_dim_names=("replicate", "shard"))

@@ -34,6 +34,9 @@ class Algorithm(ABC):
     #: checkpoint needs the weights and the optimizer of every rank.
     averages: ClassVar[Literal["gradients", "momentum", "weights"]] = "gradients"
 
+    #: Of gradients, which ranks of one host add first.
+    _sends_codes: ClassVar[bool] = False
+
     def _settings(self) -> dict[str, Any]:
         """Plain values by name."""
         return dataclasses.asdict(self) if dataclasses.is_dataclass(self) else {}

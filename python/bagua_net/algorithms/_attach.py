@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ._agreement import Description, agreed, description
 from ._algorithm import Algorithm, AlgorithmImpl
+from ._compressed import hosts_of
 from ._context import AlgorithmContext, ModelContext, device_near, one_device, runner_for, trained_parameters
 from ._dispatcher import refuse_compiled_autograd, refuse_other_hooks, release
 from ._grad_scaler import enabled, unwatch_scalers, watch_scalers
@@ -214,13 +215,14 @@ def _started(
 
 
 def _begun(chosen: Algorithm, model_context: ModelContext, undo: contextlib.ExitStack) -> AlgorithmContext:
-    """The group before the runner, which may fail on one rank alone: the others wait for all ranks to make it."""
+    """The groups before what may fail on one rank alone, as the runner: the others wait for all ranks to make them."""
     forget_where_ranks_differ(model_context.group, model_context.device)
     made = Groups()
     own = made.like(model_context.group)
+    hosts = hosts_of(own, model_context.device, made) if chosen._sends_codes else None
     runner = runner_for(model_context.device, f"bagua_net {chosen.name}")
     undo.callback(runner.close)
-    return AlgorithmContext(**vars(model_context), own=own, groups=made, runner=runner)
+    return AlgorithmContext(**vars(model_context), own=own, groups=made, runner=runner, hosts=hosts)
 
 
 def _group_of(model: nn.Module, replicate: DeviceMesh | None) -> dist.ProcessGroup:

@@ -57,6 +57,7 @@ class Auto(Algorithm):
     trial_steps: int = 5
 
     name: ClassVar[str] = "auto"
+    _sends_codes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_whole(self.name, 1, trial_steps=self.trial_steps)

@@ -37,6 +37,7 @@ class ByteGrad(Algorithm):
     exact_one_dimensional: bool = True
 
     name: ClassVar[str] = "bytegrad"
+    _sends_codes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._codec()  # says what is wrong with them

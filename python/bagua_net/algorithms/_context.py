@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ._compressed import hosts_of
 from ._groups import Groups
 from ._nodes import Nodes
 from ._worker import Runner, Stream, Worker
@@ -65,11 +64,7 @@ class AlgorithmContext(ModelContext):
     own: dist.ProcessGroup  # the ranks of the model's group, for the collectives of the algorithm
     groups: Groups  # where it is from, and where an algorithm gets more
     runner: Runner
-
-    @functools.cached_property
-    def hosts(self) -> Nodes | None:
-        """Of the ranks, for codes. All ranks ask for it first when an algorithm begins."""
-        return hosts_of(self.own, self.device, self.groups)
+    hosts: Nodes | None = None  # of the ranks, for codes of gradients
 
     @functools.cached_property
     def _known(self) -> frozenset[nn.Parameter]:

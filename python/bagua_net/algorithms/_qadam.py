@@ -51,6 +51,7 @@ class QAdam(Algorithm):
     exact_one_dimensional: bool = True
 
     name: ClassVar[str] = "qadam"
+    _sends_codes: ClassVar[bool] = True
     averages = "momentum"
 
     def __post_init__(self) -> None:
