@@ -234,8 +234,8 @@ void bnet_queue_fail(bnet_queue_t *queue, const char *reason);
  * -ESHUTDOWN: the queue is closed. */
 int bnet_queue_post(bnet_queue_t *queue, const bnet_op_t *op, double timeout_s, bnet_ticket_t **ticket);
 /* The same for a caller that waits for it. Where no other one is in progress, it runs on the calling thread and is over
- * on return. interrupted: NULL, or asked ten times a second then; any other answer than 0 ends the operation, and with
- * it the group. */
+ * on return. interrupted: NULL, or asked ten times a second while it waits, and once while it moves; any other answer
+ * than 0 ends the operation, and with it the group. */
 int bnet_queue_run(bnet_queue_t *queue, const bnet_op_t *op, double timeout_s, int (*interrupted)(void),
 		   bnet_ticket_t **ticket);
 /* The operation gets a turn: once it is over, nothing that others have posted runs until bnet_queue_leave, and until

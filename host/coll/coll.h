@@ -101,7 +101,7 @@ struct bnet_coll {
 	bool connected;
 	size_t chunk; /* largest message of a collective, in bytes: the same on all ranks, see distance.h */
 	atomic_bool aborted;
-	int (*interrupted)(void); /* NULL, or asked ten times a second during an operation: not 0 ends it */
+	int (*interrupted)(void); /* NULL, or asked during an operation, as wait.h says: not 0 ends it */
 	int64_t asked_ns;         /* when that was, or when the operation began */
 	unsigned steps;           /* since the clock was last read for it: see wait.h */
 	int failed;               /* 0, or the result of the operation that broke the group */

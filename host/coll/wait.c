@@ -29,8 +29,10 @@
 #define LONG_YIELD_NS 1000000
 #define CONTENDED_NS 20000000
 
-/* Between two questions to `interrupted`. */
+/* Between two questions to `interrupted` of an operation that waits, and of one that moves: Python's takes the lock of
+ * its interpreter, for which a busy thread lets it wait some ms. */
 #define ASK_NS 100000000
+#define ASK_MOVING_NS 1000000000
 /* Steps between two clock readings for it. A step moves some chunks or banks at most, and a small operation takes fewer
  * of them. */
 #define STEPS 8
@@ -103,22 +105,28 @@ static bool is_aborted(const struct bnet_coll *coll)
 	return atomic_load_explicit(&coll->aborted, memory_order_relaxed);
 }
 
-int bnet_coll_wanted(struct bnet_coll *coll)
+/* now: or 0, to read it where somebody may be asked. */
+static int wanted(struct bnet_coll *coll, int64_t now, int64_t every_ns)
 {
-	int64_t now;
 
 	if (is_aborted(coll))
 		return -ECANCELED;
 	if (coll->interrupted == NULL)
 		return 0;
 	coll->steps = 0;
-	now = bnet_coll_now();
-	if (now - coll->asked_ns < ASK_NS)
+	if (now == 0)
+		now = bnet_coll_now();
+	if (now - coll->asked_ns < every_ns)
 		return 0;
 	coll->asked_ns = now;
 	if (coll->interrupted() != 0)
 		return -EINTR;
 	return is_aborted(coll) ? -ECANCELED : 0; /* a signal handler may have done so */
+}
+
+int bnet_coll_wanted(struct bnet_coll *coll)
+{
+	return wanted(coll, 0, ASK_MOVING_NS);
 }
 
 int bnet_coll_step(struct bnet_coll *coll)
@@ -138,6 +146,7 @@ int bnet_coll_given_up(struct bnet_coll *coll, int rc)
 int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait)
 {
 	struct timespec nap;
+	int64_t now;
 	int rc;
 
 	if (is_aborted(coll))
@@ -149,8 +158,9 @@ int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait)
 		yield(coll);
 	if (nap.tv_nsec == 0 && wait->idle % CLOCK_EVERY != 0)
 		return 0;
-	rc = bnet_coll_wanted(coll);
+	now = bnet_coll_now();
+	rc = wanted(coll, now, now - wait->since >= ASK_NS ? ASK_NS : ASK_MOVING_NS);
 	if (rc != 0)
 		return rc;
-	return wait->timeout_ns > 0 && bnet_coll_now() - wait->since > wait->timeout_ns ? -ETIMEDOUT : 0;
+	return wait->timeout_ns > 0 && now - wait->since > wait->timeout_ns ? -ETIMEDOUT : 0;
 }

@@ -31,8 +31,8 @@ long bnet_coll_wait_fruitless(struct bnet_coll_wait *wait);
 /* The same, and yields or naps: 0, -ETIMEDOUT, -ECANCELED or -EINTR. */
 int bnet_coll_wait_idle(struct bnet_coll *coll, struct bnet_coll_wait *wait);
 
-/* Is the operation still wanted? 0, -ECANCELED or -EINTR. Reads the clock, so that its caller is asked ten times a
- * second only. */
+/* Is the operation, which moves, still wanted? 0, -ECANCELED or -EINTR. Reads the clock, so that its caller is asked
+ * once a second only. */
 int bnet_coll_wanted(struct bnet_coll *coll);
 /* The same at a step that may be short: most of them do not read the clock. */
 int bnet_coll_step(struct bnet_coll *coll);

@@ -28,11 +28,16 @@
 #define TRIES 32
 
 /* By an end in order, after which the receiver, where the stream may be in place, expects no other one in that place.
- * The close alone would reset a socket whose answer has come and was not read. */
+ * The close would reset a socket whose answer has come and was not read. */
 void bnet_connector_hang_up(struct bnet_connector *connector)
 {
-	if (connector->watch.fd >= 0)
+	char answer[512];
+
+	if (connector->watch.fd >= 0) {
 		shutdown(connector->watch.fd, SHUT_WR);
+		while (recv(connector->watch.fd, answer, sizeof(answer), MSG_DONTWAIT) > 0)
+			continue;
+	}
 	bnet_watch_close(&connector->watch);
 }
 

@@ -406,11 +406,10 @@ static void look_for_ends(struct bnet_conn *conn, int streams)
 		bnet_conn_poll(conn);
 	for (int i = 0; i < streams; i++) {
 		struct bnet_stream *stream = conn->streams[i];
-		int error;
+		int error = streams == 1 || stream->hangup ? bnet_socket_error(stream->fd) : 0;
 
-		if (stream->broken || !(stream->hangup || (streams == 1 && bnet_socket_is_closed(stream->fd))))
+		if (stream->broken || !(error || stream->hangup || (streams == 1 && bnet_socket_is_closed(stream->fd))))
 			continue;
-		error = bnet_socket_error(stream->fd);
 		bnet_tx_break(conn, stream, error ? error : -EPIPE);
 	}
 }

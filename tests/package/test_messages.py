@@ -16,6 +16,7 @@ PAGE = ROOT / "docs" / "troubleshooting.md"
 _OF_OTHERS = {
     "can't start new thread",  # Python
     "Could not force merge NICs",
+    "Failed to initialize any NET plugin",
     "result.isTensorList() INTERNAL ASSERT FAILED",
     "CMake Error at CMakeLists.txt",
 }

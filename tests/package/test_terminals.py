@@ -39,7 +39,7 @@ class _Terminal:
         self.seen = ""
         self._controller, terminal = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, *arguments],
+            ["env", "--default-signal=HUP", sys.executable, *arguments],  # `nohup pytest` leaves it ignored
             env=bench_command.environment(BAGUA_NET_STATS_DIR=str(directory), COLUMNS="80", TERM=term),
             stdin=subprocess.DEVNULL,
             stdout=terminal,

@@ -34,12 +34,13 @@ class Algorithm(ABC):
     #: checkpoint needs the weights and the optimizer of every rank.
     averages: ClassVar[Literal["gradients", "momentum", "weights"]] = "gradients"
 
-    #: Of gradients, which ranks of one host add first.
-    _sends_codes: ClassVar[bool] = False
-
     def _settings(self) -> dict[str, Any]:
         """Plain values by name."""
         return dataclasses.asdict(self) if dataclasses.is_dataclass(self) else {}
+
+    def _adds_by_host(self) -> bool:
+        """Whether it wants the groups of :class:`Nodes`, where several hosts have several ranks each."""
+        return False
 
     def _check(self, context: ModelContext) -> Mapping[str, Any]:
         """Before :meth:`_start`, and without a message to any rank: what else all ranks must have in common, as plain

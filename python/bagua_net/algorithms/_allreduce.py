@@ -59,7 +59,7 @@ class GradientAllReduce(Algorithm):
         return self.ranks_per_node or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
-        nodes = nodes_of(context, self._ranks_per_node()) if self.hierarchical else None
+        nodes = nodes_of(context.group, context.groups, self._ranks_per_node()) if self.hierarchical else None
         return AllReduceImpl(context, nodes, _WIRE[self.wire])
 
 

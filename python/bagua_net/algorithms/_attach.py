@@ -64,7 +64,7 @@ class AlgorithmHandle:
     def stats(self) -> dict[str, float]:
         """Counters of this rank since the attach: ``elements`` of gradients or parameters that it contributed,
         ``bytes`` that it sent for them, also counted where ranks of one host share memory and send none, and what the
-        algorithm counts besides."""
+        algorithm counts besides. Of codes that go between hosts only, those alone."""
         return self._alive().stats()
 
     def state_dict(self) -> dict[str, Any]:
@@ -179,7 +179,8 @@ def attach(
         RuntimeError: the ranks could not compare their settings, since some of them did not come; or the algorithm
             could not begin, as where a collective fails.
     """
-    model = getattr(model, "_orig_mod", model)  # what torch.compile has put around it
+    if not isinstance(model, (DistributedDataParallel, FSDPModule)):
+        model = getattr(model, "_orig_mod", model)  # what torch.compile has put around it
     group = _group_of(model, replicate)
     of_mesh = [group] if replicate is None else [group, shard_group_of(model)]
     prepare = partial(_prepared, model, optimizer, algorithm, scaler, group, replicate)
@@ -219,7 +220,7 @@ def _begun(chosen: Algorithm, model_context: ModelContext, undo: contextlib.Exit
     forget_where_ranks_differ(model_context.group, model_context.device)
     made = Groups()
     own = made.like(model_context.group)
-    hosts = hosts_of(own, model_context.device, made) if chosen._sends_codes else None
+    hosts = hosts_of(own, model_context.device, made) if chosen._adds_by_host() else None
     runner = runner_for(model_context.device, f"bagua_net {chosen.name}")
     undo.callback(runner.close)
     return AlgorithmContext(**vars(model_context), own=own, groups=made, runner=runner, hosts=hosts)

@@ -57,10 +57,12 @@ class Auto(Algorithm):
     trial_steps: int = 5
 
     name: ClassVar[str] = "auto"
-    _sends_codes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_whole(self.name, 1, trial_steps=self.trial_steps)
+
+    def _adds_by_host(self) -> bool:
+        return True
 
     def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
         return _Trying(self, context)

@@ -47,6 +47,7 @@ class BucketAverager:
         self._size = int(group.size())
         self._runner = runner
         self._compressed = compressed(group, how.codec, device, hosts)
+        self._waits = hosts is not None  # NCCL wants the operations of several groups one after the other
         self._layouts = Layouts(names, how.error_feedback, how.exact_one_dimensional)
         self._scale = Scale(scaler)
         self._takes_scaler = takes_scaler
@@ -98,6 +99,8 @@ class BucketAverager:
 
     def _average_all(self, buffer: torch.Tensor, layout: Layout) -> None:
         work, exact = self._begin_exact(buffer, layout.exact)
+        if work is not None and self._waits:
+            work.wait()
         if exact.numel() < buffer.numel():
             self._average_compressed(buffer, layout)
         if work is not None:

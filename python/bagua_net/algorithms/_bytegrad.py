@@ -37,7 +37,6 @@ class ByteGrad(Algorithm):
     exact_one_dimensional: bool = True
 
     name: ClassVar[str] = "bytegrad"
-    _sends_codes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._codec()  # says what is wrong with them
@@ -51,6 +50,9 @@ class ByteGrad(Algorithm):
 
     def compression(self) -> Compression:
         return Compression(self._codec(), self.error_feedback, self.exact_one_dimensional)
+
+    def _adds_by_host(self) -> bool:
+        return True
 
     def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
         return ByteGradImpl(self.compression(), context)

@@ -81,10 +81,14 @@ def forget_where_ranks_differ(group: dist.ProcessGroup, near: torch.device) -> N
     world, ranks = _world(), dist.get_process_group_ranks(group)
     inside = [kind for kind in world.idle if set(kind.ranks) <= set(ranks)]
     own = {kind: [each.group_name for each in world.idle[kind]] for kind in inside}
-    all_of = dict(zip(ranks, gathered(own, group, near), strict=True))
+    made = {members: number for members, number in world.made.items() if set(members) <= set(ranks)}
+    all_of = dict(zip(ranks, gathered((own, made), group, near), strict=True))
     for kind, names in own.items():
-        if any(all_of[rank].get(kind, []) != names for rank in kind.ranks):
+        if any(all_of[rank][0].get(kind, []) != names for rank in kind.ranks):
             world.idle[kind].clear()
+    for _, theirs in all_of.values():  # names that no rank has used yet
+        for members, number in theirs.items():
+            world.made[members] = max(world.made[members], number)
 
 
 def _world() -> _World:

@@ -8,16 +8,12 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from ._groups import Groups
 from ._objects import gathered
-
-if TYPE_CHECKING:
-    from ._context import AlgorithmContext
 
 
 @dataclass(frozen=True)
@@ -41,8 +37,13 @@ def by_host(group: dist.ProcessGroup, groups: Groups, device: torch.device) -> N
 
 def _host() -> str:
     """As NCCL tells hosts apart."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    return os.environ.get("NCCL_HOSTID") or f"{socket.gethostname()} {boot}"
+    if chosen := os.environ.get("NCCL_HOSTID"):
+        return chosen
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:  # not every kernel has it
+        boot = ""
+    return f"{socket.gethostname()} {boot}"
 
 
 def _made(group: dist.ProcessGroup, groups: Groups, nodes: Sequence[Sequence[int]]) -> Nodes:
@@ -54,17 +55,17 @@ def _made(group: dist.ProcessGroup, groups: Groups, nodes: Sequence[Sequence[int
     return Nodes(inside, between, tuple(rank for each in zip(*nodes, strict=True) for rank in each))
 
 
-def nodes_of(context: AlgorithmContext, per_node: int) -> Nodes:
-    """Groups of the context's ranks, which lie on their nodes in order, as torchrun numbers them. All ranks call this.
+def nodes_of(group: dist.ProcessGroup, groups: Groups, per_node: int) -> Nodes:
+    """Groups of a group's ranks, which lie on their nodes in order, as torchrun numbers them. All ranks call this.
 
     Raises:
         ValueError: the ranks cannot be cut into nodes of so many.
     """
-    if per_node < 1 or context.size % per_node != 0:
+    size = group.size()
+    if per_node < 1 or size % per_node != 0:
         raise ValueError(
-            f"bagua_net.algorithms: {context.size} ranks cannot be cut into nodes of {per_node}; ranks_per_node must "
+            f"bagua_net.algorithms: {size} ranks cannot be cut into nodes of {per_node}; ranks_per_node must "
             "divide their number"
         )
-    numbers = range(context.size)
-    nodes = [numbers[first : first + per_node] for first in range(0, context.size, per_node)]
-    return _made(context.group, context.groups, nodes)
+    numbers = range(size)
+    return _made(group, groups, [numbers[first : first + per_node] for first in range(0, size, per_node)])

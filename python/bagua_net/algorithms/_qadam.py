@@ -51,7 +51,6 @@ class QAdam(Algorithm):
     exact_one_dimensional: bool = True
 
     name: ClassVar[str] = "qadam"
-    _sends_codes: ClassVar[bool] = True
     averages = "momentum"
 
     def __post_init__(self) -> None:
@@ -70,6 +69,9 @@ class QAdam(Algorithm):
 
     def _check(self, context: ModelContext) -> Mapping[str, Any]:
         return _phase(_optimizer_of(context))
+
+    def _adds_by_host(self) -> bool:
+        return self.bits == _BITS
 
     def _start(self, context: AlgorithmContext) -> AlgorithmImpl:
         optimizer = _optimizer_of(context)

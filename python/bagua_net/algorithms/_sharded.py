@@ -128,15 +128,16 @@ class ShardedByteGrad(AlgorithmImpl):
         self._calls: dict[str, _Average | _ReduceScatter] = {}
         self._scale = Scale(context.scaler)
         self._counted = {"elements": 0.0, "bytes": 0.0}
+        codes = _Codes(how.codec, context.hosts)
         shards = shard_group_of(context.module)
         ranks = shards.size()
         self._shard = (int(shards.rank()), int(ranks))
         parts = {part.name: part for part in parts_of(context.module)}
         for name, part in parts.items():  # what may fail comes before the first change of the model
             made = (
-                _Average(self, how, context, part, ranks)
+                _Average(self, how, context, part, ranks, codes)
                 if has_replicas
-                else _ReduceScatter(self, how, part, context.hosts)
+                else _ReduceScatter(self, how, part, codes)
             )
             self._calls[name] = made
         for name, call in self._calls.items():
@@ -218,18 +219,20 @@ class ShardedByteGrad(AlgorithmImpl):
 
 
 class _Codes:
-    """Collectives of codes over one group, for each device that FSDP2 has gradients on: with CPUOffloadPolicy it is
-    not the parameters'. They keep their scratch from step to step."""
+    """Collectives of codes, for each device that FSDP2 has gradients on: with CPUOffloadPolicy it is not the
+    parameters'. All modules share them, one after the other: the scratch that they keep is that of the largest one, and
+    not as large as the model."""
 
     def __init__(self, codec: Codec, hosts: Nodes | None) -> None:
         self._codec = codec
         self._hosts = hosts
-        self._made: dict[torch.device, Compressed] = {}
+        self._made: dict[tuple[dist.ProcessGroup, torch.device], Compressed] = {}
 
     def over(self, group: dist.ProcessGroup, device: torch.device) -> Compressed:
-        if device not in self._made:
-            self._made[device] = compressed(group, self._codec, device, self._hosts)
-        return self._made[device]
+        key = (group, device)
+        if key not in self._made:
+            self._made[key] = compressed(group, self._codec, device, self._hosts)
+        return self._made[key]
 
     def clear(self) -> None:
         self._made.clear()
@@ -249,7 +252,13 @@ class _Average:
     """The hook after a reduce-scatter: averages this rank's shard with its replicas."""
 
     def __init__(
-        self, impl: ShardedByteGrad, how: Compression, context: AlgorithmContext, part: Part, ranks: int
+        self,
+        impl: ShardedByteGrad,
+        how: Compression,
+        context: AlgorithmContext,
+        part: Part,
+        ranks: int,
+        codes: _Codes,
     ) -> None:
         self._impl: ShardedByteGrad | _Ended = impl
         self._group = context.own
@@ -257,7 +266,7 @@ class _Average:
         self._part = part
         self._ranks = ranks
         self._how = how
-        self._codes = _Codes(how.codec, context.hosts)
+        self._codes = codes
         self.elements = sum(_chunk(each, ranks) for each in part.parameters)  # of a shard that has all
         self.residual: torch.Tensor | None = None
         self.is_exact = False
@@ -319,11 +328,11 @@ class _Average:
 class _ReduceScatter:
     """FSDP2's reduce-scatter, of codes. On FSDP2's own group: it is called where FSDP2 would call its own."""
 
-    def __init__(self, impl: ShardedByteGrad, how: Compression, part: Part, hosts: Nodes | None) -> None:
+    def __init__(self, impl: ShardedByteGrad, how: Compression, part: Part, codes: _Codes) -> None:
         self._impl: ShardedByteGrad | _Ended = impl
         self._how = how
         self._part = part
-        self._codes = _Codes(how.codec, hosts)
+        self._codes = codes
         self.is_exact = False
 
     def leave(self) -> None:
@@ -349,7 +358,7 @@ class _ReduceScatter:
                 "bagua_net.algorithms: fully_shard asks for a sum that is multiplied first, which set_gradient_divide_"
                 "factor causes; also call set_force_sum_reduction_for_comms(True)"
             )
-        with torch.no_grad():
+        with torch.no_grad(), self._impl.beside_runner():
             self._reduce_scatter(output_tensor, input_tensor, group)
             if op == dist.ReduceOp.SUM:
                 output_tensor.mul_(group.size())

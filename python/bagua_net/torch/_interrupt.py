@@ -2,8 +2,8 @@
 """Signals during an operation that runs on the main thread, in the library: Python's handlers run on that thread only.
 
 Where a handler may call a collective itself (:func:`expected`), no operation runs there. Elsewhere an operation asks
-:func:`callback` ten times a second. The call itself lets the pending handlers run; when one of them raises, as that of
-Ctrl-C does, the operation ends, and :func:`raised` has the exception.
+:func:`callback` ten times a second while it waits, and once while it moves. The call itself lets the pending handlers
+run; when one of them raises, as that of Ctrl-C does, the operation ends, and :func:`raised` has the exception.
 """
 
 from __future__ import annotations
