@@ -148,11 +148,17 @@ BNET_CLONES static void add_values_of(const uint8_t *codes, size_t count, struct
 		x[i] = x[i] + (middle + ((float)codes[i] - half) * step);
 }
 
-BNET_CLONES void bnet_codec_sum(const float *a, const float *b, size_t count, float *sum)
+BNET_CLONES static void sum_of(const float *a, const float *b, size_t count, float *sum)
 {
 	BNET_INDEPENDENT
 	for (size_t i = 0; i < count; i++)
 		sum[i] = a[i] + b[i];
+}
+
+/* clang 14 gives no other file a name of a function that has clones. */
+void bnet_codec_sum(const float *a, const float *b, size_t count, float *sum)
+{
+	sum_of(a, b, count, sum);
 }
 
 BNET_CLONES static void add_loss_of(const uint8_t *codes, size_t count, struct bnet_codec_head head, float half,
