@@ -22,7 +22,7 @@
 
 static _Atomic(ncclDebugLogger_t) current_logger;
 
-/* What is said of a message, besides its text. */
+/* A message without its text. */
 struct about {
 	ncclDebugLogLevel level;
 	unsigned long subsys;

@@ -17,7 +17,7 @@ void bnet_row_configure(struct bnet_stats_process *process);
 void bnet_row_of_process(struct bnet_stats_process *process);
 /* Senders whose first stream's handshake is not complete. */
 struct bnet_connecting {
-	uint64_t count, since_ms; /* … and when the oldest of them began; 0: there is none */
+	uint64_t count, since_ms; /* since_ms: when the oldest one began, or 0 */
 };
 
 struct bnet_connecting bnet_connecting_now(void);

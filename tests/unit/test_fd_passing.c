@@ -59,7 +59,7 @@ static void too_many_ranks(void)
 	struct bnet_segment segment;
 
 	check_int(bnet_segment_create(&segment, BNET_SHARED_MAX + 1), -EUSERS);
-	bnet_segment_leave(&segment, ""); /* there is none */
+	bnet_segment_leave(&segment, ""); /* of a segment that was refused: nothing happens */
 	check_int(bnet_segment_create(&segment, BNET_SHARED_MAX), 0);
 	bnet_segment_leave(&segment, "");
 }

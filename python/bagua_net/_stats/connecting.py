@@ -15,7 +15,7 @@ def count(snapshot: Snapshot) -> int:
 
 
 def seconds(snapshot: Snapshot) -> float:
-    """Since the oldest of them was begun; 0 if there is none."""
+    """How long the oldest one has taken so far, or 0."""
     since_us = number(snapshot.process, "connecting_since_us")
     return max(0.0, time.time() - since_us / 1e6) if since_us else 0.0
 

@@ -363,7 +363,7 @@ class Operations:
             held.append((buffers, send))
             stores.append(buffers.store)
         return self._run(
-            "all_gather", input_list, calls, result or list(output_lists), opts, held=held, store=_all_of(stores)
+            "all_gather", input_list, calls, result or list(output_lists), opts, held=held, store=tensors.all_of(stores)
         )
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
@@ -589,15 +589,3 @@ class Operations:
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
-
-
-def _all_of(stores: Sequence[Callable[[], None] | None]) -> Callable[[], None] | None:
-    steps = [store for store in stores if store is not None]
-    if not steps:
-        return None
-
-    def store() -> None:
-        for step in steps:
-            step()
-
-    return store

@@ -227,3 +227,16 @@ def elements(tensor: torch.Tensor, splits: Sequence[int], nranks: int) -> list[i
         )
     width = tensor.numel() // rows if rows > 0 else 0
     return [count * width for count in splits]
+
+
+def all_of(stores: Sequence[Callable[[], None] | None]) -> Callable[[], None] | None:
+    """One call that stores what each of them does; None: nothing remains to be stored."""
+    steps = [store for store in stores if store is not None]
+    if not steps:
+        return None
+
+    def store() -> None:
+        for step in steps:
+            step()
+
+    return store
