@@ -250,8 +250,8 @@ def _tensors(elements: set[int]) -> int:
     return sum(each.numel() in elements for each in flat)
 
 
-def _keeps(here: Here) -> str:
-    """What it loads, and nothing after the end. The refusal of a state of other shards."""
+def _keeps(here: Here) -> list[str]:
+    """What it loads, and nothing after the end. The refusals of states of other shards."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     model = _sharded(mesh["shard"])
     backward(here, model, 0)
@@ -266,7 +266,7 @@ def _keeps(here: Here) -> str:
     return refused
 
 
-def _loads(here: Here, model: nn.Module, comm: AlgorithmHandle) -> str:
+def _loads(here: Here, model: nn.Module, comm: AlgorithmHandle) -> list[str]:
     backward(here, model, 0)
     saved = comm.state_dict()
     residuals, elements = saved["state"]["residuals"], saved["state"]["elements"]
@@ -276,14 +276,19 @@ def _loads(here: Here, model: nn.Module, comm: AlgorithmHandle) -> str:
     assert torch.equal(loaded.pop("0"), residuals["0"])
     assert not any(each.any() for each in loaded.values())
     backward(here, model, 1)
-    others = {**saved, "state": {**saved["state"], "elements": {**elements, "0": elements["0"] // 2}}}
-    return refusal(lambda: comm.load_state_dict(others))
+    fewer = {name: each for name, each in elements.items() if name != "0"}
+    others = {**elements, "0": elements["0"] // 2}, fewer, {**elements, "none here": 1}
+    return [
+        refusal(lambda each=each: comm.load_state_dict({**saved, "state": {**saved["state"], "elements": each}}))
+        for each in others
+    ]
 
 
 def test_residuals_are_those_of_the_state_and_end_with_the_algorithm(four: Ranks) -> None:
-    for refused in four.run(_keeps):
-        assert refused.startswith("ValueError")
-        assert "of the module '0'" in refused
+    for refusals in four.run(_keeps):
+        for refused, name in zip(refusals, ("0", "0", "none here"), strict=True):
+            assert refused.startswith("ValueError")
+            assert f"of the module {name!r}" in refused
 
 
 class _WithPositions(nn.Module):  # type: ignore[misc]

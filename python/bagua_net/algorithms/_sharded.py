@@ -185,7 +185,8 @@ class ShardedByteGrad(AlgorithmImpl):
                 f"shard {self._shard[0]} of {self._shard[1]}; load what a rank with it has saved, or begin without it"
             )
         averages = self._averages()
-        for name, elements in state["elements"].items():
+        for name in {**state["elements"], **averages}:
+            elements = state["elements"].get(name, "none")
             here = averages[name].elements if name in averages else "none"
             if elements != here:
                 raise ValueError(
