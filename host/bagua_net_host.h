@@ -272,7 +272,7 @@ typedef struct bnet_tagged bnet_tagged_t;
 typedef struct {
 	uint64_t id; /* the id of the send or receive */
 	int rc;      /* 0 or -errno. The loss of a peer fails the operations with it, and receives from any source once
-		      * all peers are lost. An expired deadline fails all operations, later ones included */
+		      * all peers are lost */
 	int peer;    /* the other rank */
 	const char *error; /* the reason, valid until the next call of progress; NULL: success, or out of memory */
 } bnet_tagged_done_t;
@@ -284,13 +284,10 @@ int bnet_tagged_create(bnet_tagged_t **out, bnet_coll_t *coll, const void *rows)
 /* Any thread may call these. The buffer must stay valid, and that of a send unchanged, until progress reports the
  * operation. Messages between two ranks with the same tag are received in the order of the sends. A receive must have
  * the size of its message: otherwise both operations fail with -EMSGSIZE, except the send of a small message, which may
- * have completed before; other operations continue. timeout_s: seconds until -ETIMEDOUT; 0, or 9e9 and more: none. The
- * peer of a receive may be -1: any. 0; -EINVAL: no such peer, or timeout_s is negative or NaN; -ENOMEM; -ECANCELED:
- * stopped. */
-int bnet_tagged_send(bnet_tagged_t *tagged, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
-		     uint64_t id);
-int bnet_tagged_recv(bnet_tagged_t *tagged, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
-		     uint64_t id);
+ * have completed before; other operations continue. There is no time limit. The peer of a receive may be -1: any.
+ * 0; -EINVAL: no such peer; -ENOMEM; -ECANCELED: stopped. */
+int bnet_tagged_send(bnet_tagged_t *tagged, const void *buf, size_t bytes, int peer, int64_t tag, uint64_t id);
+int bnet_tagged_recv(bnet_tagged_t *tagged, void *buf, size_t bytes, int peer, int64_t tag, uint64_t id);
 /* Always from the same thread. Moves data, or sleeps while nothing moves, until operations are complete; returns their
  * number, at most max. 0: stopped, and all operations are reported. -EINVAL: max is not positive. */
 int bnet_tagged_progress(bnet_tagged_t *tagged, bnet_tagged_done_t *done, int max);
@@ -304,7 +301,7 @@ typedef struct bnet_messages bnet_messages_t;
 /* Tagged messages that callers which wait, or else a thread of the library, move. Takes over an object without
  * operations. Any thread may call the following. */
 int bnet_messages_create(bnet_messages_t **out, bnet_tagged_t *tagged);
-/* As bnet_tagged_send and bnet_tagged_recv, without a deadline. */
+/* As bnet_tagged_send and bnet_tagged_recv. */
 int bnet_messages_send(bnet_messages_t *messages, const void *buf, size_t bytes, int peer, int64_t tag,
 		       bnet_ticket_t **ticket);
 int bnet_messages_recv(bnet_messages_t *messages, void *buf, size_t bytes, int peer, int64_t tag,

@@ -218,9 +218,9 @@ static int post(struct bnet_messages *messages, bool sends, void *buf, size_t by
 	bnet_ticket_begin(&message->ticket, messages->board);
 	message->sends = sends;
 	if (sends)
-		rc = bnet_tagged_send(messages->tagged, buf, bytes, peer, tag, 0, (uintptr_t)message);
+		rc = bnet_tagged_send(messages->tagged, buf, bytes, peer, tag, (uintptr_t)message);
 	else
-		rc = bnet_tagged_recv(messages->tagged, buf, bytes, peer, tag, 0, (uintptr_t)message);
+		rc = bnet_tagged_recv(messages->tagged, buf, bytes, peer, tag, (uintptr_t)message);
 	if (rc == 0) {
 		messages->sends += message->sends;
 		if (sends)

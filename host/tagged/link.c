@@ -57,7 +57,7 @@ static int ready_to_send(struct bnet_tagged *tagged, struct bnet_tagged_peer *pe
 }
 
 /* A network gives up an accept without a connection, ours after BAGUA_NET_CONNECT_TIMEOUT, and logs a warning. Here
- * that is no failure: a peer without messages does not connect. So accept again until the operation's own deadline. */
+ * that is no failure: a peer without messages does not connect. So accept again and again. */
 static bool accepted(struct bnet_tagged *tagged, const struct bnet_tagged_peer *peer, bool *progress)
 {
 	bnet_coll_mute(true);

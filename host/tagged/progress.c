@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Progress of the tagged messages: begins operations, moves data, handles deadlines and lost peers, and reports. The
+ * Progress of the tagged messages: begins operations, moves data, handles lost peers, and reports. The
  * progress thread; bnet_tagged_destroy comes after its last call.
  */
 #include <errno.h>
@@ -14,8 +14,6 @@
 #include "tagged/match.h"
 #include "tagged/tagged.h"
 
-/* Passes between two checks of the deadlines, whether or not anything moves in them. */
-#define DEADLINE_EVERY 64
 /* The connections stay open at most this long for answers that peers wait for. */
 #define FLUSH_NS 1000000000
 /* A lost peer may have connected before. After this time without a connection it never did. */
@@ -174,27 +172,6 @@ static bool take_incoming(struct bnet_tagged *tagged, struct bnet_node *batch)
 	return !stopped;
 }
 
-static int expired(struct bnet_tagged *tagged)
-{
-	struct bnet_node *const lists[] = {&tagged->receives, &tagged->granted, &tagged->requested, &tagged->sending};
-	const int64_t now = bnet_coll_now();
-
-	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
-		bnet_list_each(node, lists[i]) {
-			const struct bnet_tagged_op *op = bnet_entry(node, struct bnet_tagged_op, node);
-
-			if (op->deadline == 0 || now < op->deadline)
-				continue;
-			return bnet_coll_fail(tagged->coll, -ETIMEDOUT,
-					      "%s: rank %d waited in vain for rank %d (-1: any) and tag %lld; is that "
-					      "process running, and does it %s with this tag?",
-					      op->sends ? "send" : "recv", tagged->coll->rank, op->peer,
-					      (long long)op->tag, op->sends ? "receive" : "send");
-		}
-	}
-	return 0;
-}
-
 /* 0, or -ENOMEM: a failure of this rank, for which no peer may be blamed. */
 static int move_all(struct bnet_tagged *tagged, bool *progress)
 {
@@ -231,7 +208,7 @@ static int begin_all(struct bnet_tagged *tagged, struct bnet_node *batch)
 	return rc;
 }
 
-/* A peer whose RTS stays without an answer would wait until its deadline. */
+/* A peer whose RTS stays without an answer would learn no more than that this rank is lost. */
 static void flush_answers(struct bnet_tagged *tagged)
 {
 	const int64_t until = bnet_coll_now() + FLUSH_NS;
@@ -305,8 +282,6 @@ int bnet_tagged_pass(struct bnet_tagged *tagged, bnet_tagged_done_t *done, int m
 		rc = stop(tagged);
 	if (rc == 0 && tagged->failed == 0)
 		rc = move_all(tagged, moved);
-	if (rc == 0 && tagged->failed == 0 && ++tagged->passes % DEADLINE_EVERY == 0)
-		rc = expired(tagged);
 	if (rc != 0 && tagged->failed == 0)
 		fail(tagged, rc);
 	rc = report(tagged, done, max);

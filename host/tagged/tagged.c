@@ -69,7 +69,7 @@ int bnet_tagged_create(bnet_tagged_t **out, bnet_coll_t *coll, const void *rows)
 
 /* ---- from any thread ---- */
 
-static int post(struct bnet_tagged *tagged, const struct bnet_tagged_op *asked, double timeout_s)
+static int post(struct bnet_tagged *tagged, const struct bnet_tagged_op *asked)
 {
 	struct bnet_tagged_op *op;
 	bool stopped;
@@ -77,14 +77,10 @@ static int post(struct bnet_tagged *tagged, const struct bnet_tagged_op *asked, 
 	if (asked->peer >= tagged->coll->nranks || asked->peer == tagged->coll->rank ||
 	    asked->peer < (asked->sends ? 0 : -1))
 		return -EINVAL;
-	if (!(timeout_s >= 0)) /* negative or NaN */
-		return -EINVAL;
 	op = malloc(sizeof(*op));
 	if (op == NULL)
 		return -ENOMEM;
 	*op = *asked;
-	if (timeout_s > 0 && timeout_s < 9e9)
-		op->deadline = bnet_coll_now() + (int64_t)(timeout_s * 1e9);
 	pthread_mutex_lock(&tagged->lock);
 	stopped = tagged->stopped;
 	if (!stopped) {
@@ -98,21 +94,19 @@ static int post(struct bnet_tagged *tagged, const struct bnet_tagged_op *asked, 
 	return -ECANCELED;
 }
 
-int bnet_tagged_send(bnet_tagged_t *tagged, const void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
-		     uint64_t id)
+int bnet_tagged_send(bnet_tagged_t *tagged, const void *buf, size_t bytes, int peer, int64_t tag, uint64_t id)
 {
 	const struct bnet_tagged_op op =
 		{.id = id, .sends = true, .buf = (char *)(uintptr_t)buf, .bytes = bytes, .peer = peer, .tag = tag};
 
-	return post(tagged, &op, timeout_s);
+	return post(tagged, &op);
 }
 
-int bnet_tagged_recv(bnet_tagged_t *tagged, void *buf, size_t bytes, int peer, int64_t tag, double timeout_s,
-		     uint64_t id)
+int bnet_tagged_recv(bnet_tagged_t *tagged, void *buf, size_t bytes, int peer, int64_t tag, uint64_t id)
 {
 	const struct bnet_tagged_op op = {.id = id, .buf = buf, .bytes = bytes, .peer = peer, .tag = tag};
 
-	return post(tagged, &op, timeout_s);
+	return post(tagged, &op);
 }
 
 void bnet_tagged_stop(bnet_tagged_t *tagged)

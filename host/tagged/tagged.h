@@ -10,7 +10,7 @@
  *   tagged.{c,h}  the object and its peers; operations: posted by any thread, queued, finished
  *   match.{c,h}   which receive an arriving message belongs to
  *   link.{c,h}    frames to and from one peer
- *   progress.c    begins operations, moves data, handles deadlines and lost peers, reports; its functions are public
+ *   progress.c    begins operations, moves data, handles lost peers, reports; its functions are public
  *
  * An ncclNet connection keeps the order of its messages, and a receive must be posted before its message. Tags promise
  * neither. So the ranks exchange frames (frame.h), and a rank keeps a receive posted for a peer's next frame as long as
@@ -45,7 +45,6 @@ struct bnet_tagged_op {
 	size_t bytes;
 	int peer; /* -1: any, until it is matched */
 	int64_t tag;
-	int64_t deadline;       /* ns of bnet_coll_now; 0: none */
 	uint64_t key;           /* of its RTS or OFFER */
 	_Atomic uint64_t token; /* of its OFFER; 0: the buffer must not be read */
 	void *mhandle;          /* of buf, while DATA moves */
@@ -129,8 +128,7 @@ struct bnet_tagged {
 	unsigned any;              /* receives from any source, not matched */
 	uint64_t next_key;
 	uint64_t secret; /* tokens differ from what memory happens to hold */
-	unsigned passes;
-	bool begun; /* a pass was made, the last one by this thread: */
+	bool begun;      /* a pass was made, the last one by this thread: */
 	pthread_t thread;
 	int failed;
 	struct bnet_tagged_peer *peers;

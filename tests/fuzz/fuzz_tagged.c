@@ -141,7 +141,6 @@ static void post_op(struct script *script, bool sends, int rank)
 {
 	const uint8_t what = take(script), more = take(script);
 	struct op *op = &run.ops[run.nops];
-	const double timeout_s = what & 0x80 ? 5 : 0;
 
 	if (run.nops == OPS)
 		return;
@@ -154,9 +153,8 @@ static void post_op(struct script *script, bool sends, int rank)
 	op->buffer = malloc(op->size + 1); /* a byte more: some sizes are none */
 	EXPECT(op->buffer);
 	memset(op->buffer, sends ? (int)op->tag + 1 : 0, op->size + 1);
-	if (sends ? bnet_tagged_send(run.tagged, op->buffer, op->size, rank, op->tag, timeout_s, run.nops)
-		  : bnet_tagged_recv(run.tagged, op->buffer, op->size, more & 1 ? -1 : rank, op->tag, timeout_s,
-				     run.nops))
+	if (sends ? bnet_tagged_send(run.tagged, op->buffer, op->size, rank, op->tag, run.nops)
+		  : bnet_tagged_recv(run.tagged, op->buffer, op->size, more & 1 ? -1 : rank, op->tag, run.nops))
 		free(op->buffer); /* it has been stopped */
 	else
 		run.nops++;

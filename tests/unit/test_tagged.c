@@ -216,9 +216,9 @@ static void *post_and_stop(void *arg)
 	struct endpoint *self = arg;
 	static int32_t never;
 
-	check_int(bnet_tagged_recv(self->tagged, &never, sizeof(never), 1, 0, 0, 77), 0);
+	check_int(bnet_tagged_recv(self->tagged, &never, sizeof(never), 1, 0, 77), 0);
 	bnet_tagged_stop(self->tagged);
-	check_int(bnet_tagged_recv(self->tagged, &never, sizeof(never), 1, 0, 0, 78), -ECANCELED);
+	check_int(bnet_tagged_recv(self->tagged, &never, sizeof(never), 1, 0, 78), -ECANCELED);
 	return NULL;
 }
 

@@ -15,7 +15,6 @@
 #include "tagged/frame.h"
 
 #define DEADLINE_S 250 /* of the whole program */
-#define TIMEOUT_S 100  /* of an operation: ends a hang */
 #define EAGER ((size_t)4096)
 #define COST (EAGER + sizeof(struct bnet_tagged_frame))
 #define LARGE ((size_t)20000)
@@ -51,13 +50,13 @@ static void close_endpoint(struct endpoint *self)
 
 static uint64_t post_send(struct endpoint *self, size_t bytes, int64_t tag)
 {
-	check_int(bnet_tagged_send(self->tagged, self->buf, bytes, 1, tag, TIMEOUT_S, self->posted), 0);
+	check_int(bnet_tagged_send(self->tagged, self->buf, bytes, 1, tag, self->posted), 0);
 	return self->posted++;
 }
 
 static uint64_t post_recv(struct endpoint *self, size_t bytes, int64_t tag)
 {
-	check_int(bnet_tagged_recv(self->tagged, self->buf, bytes, 1, tag, TIMEOUT_S, self->posted), 0);
+	check_int(bnet_tagged_recv(self->tagged, self->buf, bytes, 1, tag, self->posted), 0);
 	return self->posted++;
 }
 
@@ -452,7 +451,7 @@ static void last_data_endpoint(struct endpoint *self, int rc)
 	check_int(done.id, eager);
 	self->over++;
 	while (done.rc == 0) {
-		check_int(bnet_tagged_send(self->tagged, NULL, 0, 1, 3, TIMEOUT_S, MANY), 0);
+		check_int(bnet_tagged_send(self->tagged, NULL, 0, 1, 3, MANY), 0);
 		check_int(bnet_tagged_progress(self->tagged, &done, 1), 1);
 		check_int(done.id, MANY);
 	}
@@ -481,12 +480,7 @@ static void granted_raw(struct raw *raw)
 	receive_kind(raw, BNET_TAGGED_DATA);
 }
 
-/* ---- every state ends: with the peer, at another message's deadline, or when stopped ---- */
-
-static void expire(bnet_tagged_t *tagged)
-{
-	check_int(bnet_tagged_recv(tagged, NULL, 0, 1, 3, 1e-9, 1), 0);
-}
+/* ---- every state ends: with the peer, or when stopped ---- */
 
 static const struct scene {
 	void (*raw)(struct raw *raw);
@@ -511,15 +505,11 @@ static const struct scene {
 	{short_chunk_raw, receive_large, -EPROTO, NULL},
 	{granting_raw, receive_large, -EREMOTEIO, NULL},
 	{offering_raw, receive_large, -EREMOTEIO, NULL},
-	{granting_raw, receive_large, -ETIMEDOUT, expire},
 	{granting_raw, receive_large, -ECANCELED, bnet_tagged_stop},
 	{begin_data, receive_large, -EREMOTEIO, NULL},
-	{begin_data, receive_large, -ETIMEDOUT, expire},
 	{begin_data, receive_large, -ECANCELED, bnet_tagged_stop},
 	{requested_raw, send_large, -EREMOTEIO, NULL},
-	{requested_raw, send_large, -ETIMEDOUT, expire},
 	{requested_raw, send_large, -ECANCELED, bnet_tagged_stop},
-	{granted_raw, send_large, -ETIMEDOUT, expire},
 	{granted_raw, send_large, -ECANCELED, bnet_tagged_stop},
 };
 static const struct scene *scene;

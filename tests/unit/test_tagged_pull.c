@@ -18,7 +18,6 @@
 #include "tagged/pull.h"
 
 #define DEADLINE_S 250 /* of the whole program */
-#define TIMEOUT_S 60   /* of an operation: ends a hang */
 
 enum { BYTES = 5000001, MESSAGES = 3 };
 
@@ -80,10 +79,9 @@ static void one_way(struct rank *rank)
 		for (size_t i = 0; i < BYTES && rank->rank == 0; i++)
 			bufs[m][i] = value_of(i, m);
 		if (rank->rank == 0)
-			check_int(bnet_tagged_send(tagged, bufs[m], BYTES, 1, m, TIMEOUT_S, (uint64_t)m), 0);
+			check_int(bnet_tagged_send(tagged, bufs[m], BYTES, 1, m, (uint64_t)m), 0);
 		else /* in another order than they are sent */
-			check_int(bnet_tagged_recv(tagged, bufs[m], BYTES, 0, MESSAGES - 1 - m, TIMEOUT_S, (uint64_t)m),
-				  0);
+			check_int(bnet_tagged_recv(tagged, bufs[m], BYTES, 0, MESSAGES - 1 - m, (uint64_t)m), 0);
 	}
 	finish(tagged, MESSAGES);
 	for (int m = 0; m < MESSAGES; m++) {
