@@ -234,6 +234,32 @@ def test_it_knows_the_nccl_of_the_environment(sandbox: Sandbox, version: str) ->
     assert mapped.stdout == f"{version} mapped {version != '2.18.3'}\n", mapped.stderr
 
 
+def test_it_finds_the_nccl_of_a_conda_environment(tmp_path: Path) -> None:
+    """Which no variable names: torch finds it relative to itself."""
+    library = tmp_path / "lib" / "libnccl.so.2"
+    library.parent.mkdir()
+    library.touch()
+    found = python(
+        "import sys; sys.prefix = sys.argv[1]\n"
+        "from bagua_net._nccl import discovery; print(*discovery.libraries(), sep='\\n')",
+        str(tmp_path),
+    )
+    assert str(library) in found.stdout.splitlines(), found.stderr
+
+
+@pytest.mark.gate
+def test_children_find_the_library_for_an_nccl_that_takes_no_path(sandbox: Sandbox) -> None:
+    code = (
+        "import os, subprocess, sys, bagua_net\n"
+        "before = dict(os.environ); bagua_net.activate(); bagua_net.activate()\n"
+        "subprocess.run([sys.executable, '-c', sys.argv[1]])\n"
+        "bagua_net.deactivate(); print(dict(os.environ) == before)"
+    )
+    load = "import ctypes, os; ctypes.CDLL(f'libnccl-net-{os.environ[\"NCCL_NET_PLUGIN\"]}.so'); print('loaded')"
+    done = python(code, load, **sandbox.with_nccl(nccl_wheels.library("2.18.3")))
+    assert done.stdout == "loaded\nTrue\n", done.stderr
+
+
 @pytest.mark.gate
 @pytest.mark.parametrize("version", ["2.18.3", "2.21.5"])
 @pytest.mark.parametrize("active", [True, False])

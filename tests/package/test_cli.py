@@ -8,6 +8,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -400,11 +401,23 @@ def test_deepspeed_gets_no_line_that_its_parser_fails_on() -> None:
     assert dict(line.split("=", maxsplit=1) for line in lines) == NASTY
 
 
-def test_mpirun_options_are_shell_words() -> None:
-    script = f"printf '%s\\0' {launchers.render('mpirun', NASTY)}"
-    words = subprocess.run(["sh", "-c", script], capture_output=True, check=True, timeout=30).stdout.decode()
-    expected = [word for name, value in NASTY.items() for word in ("-x", f"{name}={value}")]
-    assert words.split("\0")[:-1] == expected
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [("mpirun", ["-x", "A=/größe/b@c~d", "-x", "B=^lo"]), ("slurm", ["--export=ALL,A=/größe/b@c~d,B=^lo"])],
+)
+def test_options_are_for_a_shell_that_splits_what_a_command_prints(form: str, expected: list[str]) -> None:
+    """As the documents have it: mpirun $(bagua-net env --format mpirun)."""
+    script = "printf '%s\\0' $(printf %s \"$TEXT\")"
+    text = launchers.render(form, {"A": "/größe/b@c~d", "B": "^lo"})
+    done = subprocess.run(["sh", "-c", script], env={**os.environ, "TEXT": text}, capture_output=True, timeout=30)
+    assert done.stdout.decode().split("\0")[:-1] == expected
+
+
+@pytest.mark.parametrize("form", ["mpirun", "slurm"])
+@pytest.mark.parametrize("name", ["SPACES", "QUOTES", "DOLLARS", "BACKSLASH"])
+def test_options_refuse_what_that_shell_would_take_apart(form: str, name: str) -> None:
+    with pytest.raises(bagua_net.ConflictingSetting, match=f"^{name}=.* holds .*bagua-net env"):
+        launchers.render(form, {name: NASTY[name]})
 
 
 def test_slurm_refuses_what_it_cannot_carry() -> None:
@@ -422,6 +435,14 @@ def test_run_gives_the_command_the_variables_its_arguments_and_its_exit_status(s
     assert done.stdout.splitlines() == [LIBRARY, "BaguaNet", "--force", "a b"]
     assert done.returncode == 7
     assert sandbox.run("run", "sh", "-c", "exit 3").returncode == 3
+
+
+def test_run_gives_the_command_the_signals_that_python_ignores(sandbox: Sandbox) -> None:
+    """A program whose reader ends would write for ever, and a shell cannot undo it."""
+    done = sandbox.run("run", "--", "sh", "-c", "yes | head -n 1; grep SigIgn /proc/self/status")
+    assert done.stdout.splitlines()[0] == "y"
+    ignored = int(done.stdout.split()[-1], 16)
+    assert not ignored & sum(1 << number - 1 for number in (signal.SIGPIPE, signal.SIGXFSZ))
 
 
 def test_run_reports_a_command_that_is_not_there(sandbox: Sandbox) -> None:

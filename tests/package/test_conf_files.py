@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import re
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,6 +141,21 @@ def test_writing_keeps_the_mode_the_owner_and_the_link(tmp_path: Path) -> None:
     assert stat.S_IMODE(after.st_mode) == 0o640
     assert (after.st_uid, after.st_gid) == owner
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.conf", "real.conf"]
+
+
+def test_a_group_that_a_container_has_no_number_for(tmp_path: Path) -> None:
+    inside = ["unshare", "--user", "--map-root-user", sys.executable, "-c"]
+    if os.getuid() != 0 or subprocess.run([*inside, ""], capture_output=True).returncode:
+        pytest.skip("no namespaces of users here")
+    target = tmp_path / "nccl.conf"
+    target.write_bytes(b"A=1\n")
+    os.chown(target, -1, 12346)
+    code = (
+        "import pathlib, sys; from bagua_net._activation import conf_block\n"
+        "conf_block.write(pathlib.Path(sys.argv[1]), b'A=2\\n')"
+    )
+    subprocess.run([*inside, code, str(target)], check=True, timeout=60)
+    assert target.read_bytes() == b"A=2\n"
 
 
 def test_a_new_file_can_be_read_by_everybody(tmp_path: Path) -> None:

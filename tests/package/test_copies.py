@@ -52,6 +52,29 @@ def test_all_users_reach_the_system_s_copy_whatever_root_s_umask(
     assert [stat.S_IMODE(one.stat().st_mode) for one in (path, *path.parents[:2])] == [0o755] * 3
 
 
+def test_the_same_copy_is_not_replaced(sandbox: Sandbox) -> None:
+    """By each host of a shared home, under the processes of all."""
+    assert sandbox.run("enable").returncode == 0
+    before = sandbox.copy.stat()
+    assert sandbox.run("enable").returncode == 0
+    assert sandbox.copy.stat().st_ino == before.st_ino
+
+
+def test_an_older_copy_keeps_a_name(sandbox: Sandbox) -> None:
+    """Over NFS a file without a name ends for the processes of other hosts."""
+    assert sandbox.run("enable").returncode == 0
+    with sandbox.copy.open("r+b") as older:
+        older.seek(0, os.SEEK_END)
+        older.write(b"older")
+        older.flush()
+        for _ in range(2):
+            assert sandbox.run("enable").returncode == 0
+            assert sandbox.copy.read_bytes() == LIBRARY.read_bytes()
+            assert os.fstat(older.fileno()).st_nlink == 1
+    assert sandbox.run("disable").returncode == 0
+    assert not sandbox.copy.parent.exists()
+
+
 def test_a_copy_for_another_processor_stays(sandbox: Sandbox) -> None:
     """A home on a shared file system."""
     for_another_processor(sandbox.copy)

@@ -224,11 +224,25 @@ def test_the_magic_of_nccls_sockets(sandbox: Sandbox, value: str, version: str, 
     assert part in checks["NCCL_SOCKET_MAGIC"]["fact"]
 
 
-def test_torchcomms_uses_nccls_network(sandbox: Sandbox) -> None:
-    """Its backend nccl is the NCCL of torch."""
-    _, checks = diagnose(sandbox, TORCH_DISTRIBUTED_USE_TORCHCOMMS="1")
-    assert "torchcomms" not in checks
-    assert "NCCL_SOCKET_MAGIC" not in checks
+@pytest.mark.gate
+@pytest.mark.parametrize("version", ["2.21.5", "2.30.7"])
+def test_lines_that_end_with_a_carriage_return(sandbox: Sandbox, version: str) -> None:
+    """To NCCL before 2.30 it is a part of the value."""
+    for conf in sandbox.confs:
+        conf.write_bytes(b"NCCL_IB_DISABLE=1\r\n")
+    _, checks = diagnose(sandbox, **sandbox.with_nccl(nccl_wheels.library(version)))
+    if version == "2.30.7":
+        assert "line ends" not in checks
+    else:
+        assert checks["line ends"]["verdict"] == "warn"
+        assert str(sandbox.confs[1]) in checks["line ends"]["fact"]
+
+
+def test_ports_that_are_reserved_already_stay_so() -> None:
+    script = "echo 30000-30002 > /proc/sys/net/ipv4/ip_local_reserved_ports && BAGUA_NET_PORT_RANGE=40000-40015"
+    code = "from bagua_net._doctor import network as n\nfor c in n.check_ports(): print(c.fix)"
+    told = _in_namespace("--net", script, code)
+    assert "ip_local_reserved_ports=30000-30002,40000-40015" in told
 
 
 def _in_namespace(kind: str, script: str, code: str) -> str:

@@ -244,3 +244,14 @@ def test_activate_for_a_choice(machine: Sandbox, monkeypatch: pytest.MonkeyPatch
     assert "NCCL_NET" not in os.environ
     bagua_net.deactivate()
     assert dict(os.environ) == before | {"NCCL_NET": "IB"}
+
+
+def test_a_file_may_name_a_network_for_all_communicators(sandbox: Sandbox) -> None:
+    assert sandbox.run("enable").returncode == 0
+    told = f"NCCL_NET=BaguaNet ({sandbox.confs[0]}) overrides the network of every communicator"
+    assert told in sandbox.run("env", "--per-communicator").stderr
+    forced = sandbox.run("run", "--per-communicator", "--force", "--", "true")
+    assert (forced.returncode, told in forced.stderr) == (1, True)
+    assert "overrides" not in sandbox.run("enable", "--per-communicator").stderr  # its own lines are replaced
+    sandbox.system_conf.write_text("NCCL_NET=BaguaNet\n")
+    assert f"({sandbox.system_conf}) overrides" in sandbox.run("enable", "--per-communicator").stderr

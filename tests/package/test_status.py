@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,6 +47,20 @@ def test_status_tells_that_the_library_is_gone(sandbox: Sandbox) -> None:
     assert f"{sandbox.copy} ({sandbox.confs[0]}) does not exist" in done.stdout
 
 
+def test_status_says_how_to_mend_what_each_layer_sets(sandbox: Sandbox) -> None:
+    gone = str(sandbox.root / "gone" / "libnccl-net-bagua.so")
+    text = f"NCCL_NET_PLUGIN={gone}\nNCCL_NET=BaguaNet\n"
+    named = sandbox.root / "named.conf"
+    named.write_text(text)
+    sandbox.system_conf.write_text(text)
+    by_all = sandbox.run("status").stdout
+    by_name = sandbox.run("status", NCCL_CONF_FILE=str(named)).stdout
+    by_variables = sandbox.run("status", NCCL_NET_PLUGIN=gone, NCCL_NET="BaguaNet").stdout
+    assert "does not exist; `bagua-net enable --system` again, or `bagua-net disable --system`" in by_all
+    assert f"does not exist; `bagua-net enable --conf {named}` again, or `bagua-net disable --conf {named}`" in by_name
+    assert f"{gone} (environment) does not exist; unset it there\n" in by_variables
+
+
 @pytest.mark.parametrize("name", ["bagua", "libnccl-net-bagua.so"])
 def test_status_looks_for_a_bare_name_as_the_linker_does(sandbox: Sandbox, name: str) -> None:
     missing = sandbox.run("status", NCCL_NET_PLUGIN=name)
@@ -72,11 +87,11 @@ def test_status_reads_the_home_that_this_nccl_reads(sandbox: Sandbox, version: s
 
 
 @contextmanager
-def loaded(*arguments: str, then: str = "") -> Iterator[int]:
+def loaded(*arguments: str, then: str = "", library: str = LIBRARY) -> Iterator[int]:
     """The pid of another process that has the library loaded, has run more code, and has these arguments."""
     load, wait = "import ctypes, os, sys; ctypes.CDLL(sys.argv[1])", "print('loaded', flush=True); sys.stdin.read()"
     hold = "\n".join([load, then, wait])
-    command = [sys.executable, "-c", hold, LIBRARY, *arguments]
+    command = [sys.executable, "-c", hold, library, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         assert job.stdout.readline() == "loaded\n"
@@ -125,6 +140,15 @@ def test_status_gives_each_process_one_line(sandbox: Sandbox) -> None:
     assert max(map(len, wide)) <= 400
     assert len([line for line in narrow if line.startswith(str(pid))]) == 1
     assert next(one for one in whole if one["pid"] == pid)["command"].endswith(script)
+
+
+def test_another_users_directory_says_nothing_to_the_terminal(sandbox: Sandbox) -> None:
+    odd = sandbox.root / "a\x1b[31mb" / "libnccl-net-bagua.so"
+    odd.parent.mkdir()
+    shutil.copyfile(LIBRARY, odd)
+    with loaded(library=str(odd)) as pid:
+        (line,) = [line for line in on_terminal(sandbox, "status", columns=400) if line.startswith(str(pid))]
+    assert line.endswith("a [31mb/libnccl-net-bagua.so")
 
 
 def test_status_says_off_that_a_process_loaded_it_all_the_same(sandbox: Sandbox) -> None:

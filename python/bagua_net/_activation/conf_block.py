@@ -148,9 +148,11 @@ def write(path: Path, content: bytes | None) -> None:
             file.write(content)
             file.flush()
             if os.path.exists(target):
-                owner = target.stat()
-                with contextlib.suppress(PermissionError):  # another user's file in a directory of one's own
-                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+                old, new = target.stat(), os.fstat(file.fileno())
+                if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+                    # another user's file in a directory of one's own, or one that a container has no number for
+                    with contextlib.suppress(OSError):
+                        os.fchown(file.fileno(), old.st_uid, old.st_gid)
                 shutil.copystat(target, temporary)
                 os.utime(temporary)
             else:

@@ -17,9 +17,10 @@ from .._nccl import discovery, state
 from .._settings import layers
 from . import presets
 
+_SECRET = "BAGUA_NET_SECRET_FILE"
+_SEARCH = "LD_LIBRARY_PATH"
 #: The earlier value of each variable that activate() set (None: unset), which deactivate() restores; and the value that
 #: it wrote: deactivate() leaves alone a variable that was changed since.
-_SECRET = "BAGUA_NET_SECRET_FILE"
 _before: dict[str, str | None] = {}
 _written: dict[str, str] = {}
 
@@ -86,9 +87,13 @@ def env(path: Path | None = None, *, per_communicator: bool = False) -> dict[str
     given = {name: os.environ[name] for name in layers.of_jobs(own)}
     if nccl is None or nccl.takes_path:
         return settings(library, takes_path=True, per_communicator=per_communicator) | given
-    search = [str(library.parent), *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
-    named = settings(library, takes_path=False, per_communicator=per_communicator)
-    return named | {"LD_LIBRARY_PATH": ":".join(dict.fromkeys(search))} | given
+    return settings(library, takes_path=False, per_communicator=per_communicator) | _found_by_name(library) | given
+
+
+def _found_by_name(library: Path) -> dict[str, str]:
+    """For processes yet to start: the linker reads it at their start."""
+    search = [str(library.parent), *filter(None, os.environ.get(_SEARCH, "").split(":"))]
+    return {_SEARCH: ":".join(dict.fromkeys(search))}
 
 
 def is_ours(plugin: str) -> bool:
@@ -279,7 +284,7 @@ def activate(*, force: bool = False, per_communicator: bool = False) -> dict[str
     _check_in_time(nccl)
     deactivate()
     if force:
-        check_choice(wanted, [one for one in layers.read(nccl) if one[0] != layers.ENVIRONMENT])
+        check_choice(wanted, layers.without(layers.read(nccl), [layers.ENVIRONMENT]))
     else:
         claimed = claim(wanted, layers.read(nccl), instead="call bagua_net.activate(force=True)")
         for sentence in claimed.sentences:
@@ -289,6 +294,8 @@ def activate(*, force: bool = False, per_communicator: bool = False) -> dict[str
         if not per_communicator:
             _warn_of_rdma(nccl)
         wanted |= claimed.variables
+    if nccl is not None and not nccl.takes_path:
+        wanted |= _found_by_name(path)
     _preload(path)
     _check_parameters(nccl)
     _set(wanted, without=[] if presets.NETWORK in wanted else [presets.NETWORK])
@@ -298,7 +305,7 @@ def activate(*, force: bool = False, per_communicator: bool = False) -> dict[str
 def _is_done(wanted: dict[str, str]) -> bool:
     """Has an earlier call set this, and nothing changed it since?"""
     set_now = all(os.environ.get(name) == value for name, value in _written.items())
-    return set_now and {name: _written[name] for name in _written if name != presets.TUNER} == wanted
+    return set_now and {name: _written[name] for name in _written if name not in (presets.TUNER, _SEARCH)} == wanted
 
 
 def _set(variables: dict[str, str], *, without: list[str]) -> None:

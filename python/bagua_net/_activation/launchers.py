@@ -12,6 +12,10 @@ from .._errors import ConflictingSetting
 
 Variables = Mapping[str, str]
 
+_IN_THE_SCRIPT = "use `bagua-net env --format sh` in the job script"
+#: All but letters, of any language, digits, and what means nothing to a shell.
+_ODD_IN_WORD = re.compile(r"[^\w@%+=:,./^~-]")
+
 
 def _sh(variables: Variables) -> str:
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
@@ -44,20 +48,27 @@ def _k8s(variables: Variables) -> str:
     return "\n".join(lines)
 
 
+def _check_word(name: str, value: str, remedy: str) -> None:
+    """An option is for ``$(…)``, where a shell splits at blanks, and takes quotes for what they are."""
+    odd = _ODD_IN_WORD.search(value)
+    if odd:
+        raise ConflictingSetting(f"{name}={value} holds {odd[0]!r}, for which $(…) has no escape; {remedy}")
+
+
 def _slurm(variables: Variables) -> str:
     """An option of srun and sbatch. Slurm splits the list at commas and has no escape for them."""
     for name, value in variables.items():
         if "," in value:
-            raise ConflictingSetting(
-                f"{name}={value} holds a comma, where Slurm splits --export; "
-                "use `bagua-net env --format sh` in the job script"
-            )
-    return shlex.quote(",".join(["--export=ALL", *(f"{name}={value}" for name, value in variables.items())]))
+            raise ConflictingSetting(f"{name}={value} holds a comma, where Slurm splits --export; {_IN_THE_SCRIPT}")
+        _check_word(name, value, _IN_THE_SCRIPT)
+    return ",".join(["--export=ALL", *(f"{name}={value}" for name, value in variables.items())])
 
 
 def _mpirun(variables: Variables) -> str:
     """Options of Open MPI's mpirun, which forwards only the variables named."""
-    return " ".join(f"-x {shlex.quote(f'{name}={value}')}" for name, value in variables.items())
+    for name, value in variables.items():
+        _check_word(name, value, f'`eval "$(bagua-net env)"`, and then mpirun -x {" -x ".join(variables)}')
+    return " ".join(f"-x {name}={value}" for name, value in variables.items())
 
 
 def _deepspeed(variables: Variables) -> str:

@@ -7,6 +7,8 @@ user. A list beside the copy names the files that point at it; the copy is remov
 
 from __future__ import annotations
 
+import contextlib
+import filecmp
 import os
 import shutil
 import tempfile
@@ -20,6 +22,7 @@ from . import conf_block, loading
 #: For /etc/nccl.conf: other users cannot read root's home.
 SYSTEM_DIRECTORY = Path("/usr/local/lib/bagua-net")
 _USERS = "used-by"
+_KEPT = f".{LIBRARY_NAME}.before"
 _MODE = 0o755
 
 
@@ -93,7 +96,8 @@ def _make(directory: Path) -> None:
 
 
 def refresh(source: Path, directory: Path, users: list[Path]) -> Path:
-    """Copies the library atomically and records the files that point at it. Processes that use an older copy keep it.
+    """Copies the library atomically, where it is another one, and records the files that point at it. Processes that
+    use an older copy keep it: those of other hosts by its second name, without which NFS would take it from them.
 
     Returns:
         the copy's path.
@@ -120,19 +124,34 @@ def refresh(source: Path, directory: Path, users: list[Path]) -> Path:
         loaded = loading.load(temporary)
         if loaded.problem:
             raise LibraryUnusable(f"{path} would not load: {loaded.problem}; {loaded.remedy}")
-        temporary.replace(path)
-    except BaseException:
+        if not _is_same(temporary, path):
+            _keep(path)
+            temporary.replace(path)
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
     _write_users(directory, [*_users(directory), *users])
     return path
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return (
+        os.path.isfile(other) and one.stat().st_mode == other.stat().st_mode and filecmp.cmp(one, other, shallow=False)
+    )
+
+
+def _keep(path: Path) -> None:
+    """Until the next one is kept, and where the file system can."""
+    kept = path.with_name(_KEPT)
+    with contextlib.suppress(OSError):
+        kept.unlink(missing_ok=True)
+        kept.hardlink_to(path)
 
 
 def release(directory: Path) -> bool:
     """Removes the copy and its directory, unless a configuration file still points at it. True: removed."""
     if not os.path.lexists(directory / LIBRARY_NAME) or _users(directory):
         return False
-    for name in (LIBRARY_NAME, _USERS):
+    for name in (LIBRARY_NAME, _KEPT, _USERS):
         (directory / name).unlink(missing_ok=True)
     if not any(directory.iterdir()):
         directory.rmdir()

@@ -105,7 +105,7 @@ def _library_problem(plugin: str, layer: str | None, nccl: discovery.Nccl | None
         found = _found_by_name(among)
         return None if found else f"no {LIBRARY_NAME} on LD_LIBRARY_PATH; `bagua-net run -- COMMAND` puts it there"
     if not os.path.lexists(plugin):
-        return f"{plugin} ({layer}) does not exist; `bagua-net enable` again, or `bagua-net disable`"
+        return f"{plugin} ({layer}) does not exist; {', or '.join(dict.fromkeys(homes.remedies(layer)))}"
     loaded = loading.load(Path(plugin))
     if loaded.problem:
         return f"{plugin} ({layer}) cannot be loaded here: {loaded.problem}; {loaded.remedy}"

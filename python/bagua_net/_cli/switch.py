@@ -7,6 +7,7 @@ import errno
 import os
 import shlex
 import shutil
+import signal
 import sys
 from enum import Enum
 from pathlib import Path
@@ -34,6 +35,10 @@ PerCommunicator = Annotated[
         "--per-communicator", help="Do not set NCCL_NET: a communicator may choose another network, as IB, by netName."
     ),
 ]
+
+#: Python ignores them from its start on, and what is ignored stays so in the program that takes its place: a shell
+#: whose reader has ended would write for ever.
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
@@ -88,7 +93,7 @@ def enable(
         say(unused_rdma)
     overridden = switch.overridden(target, per_communicator=per_communicator)
     if per_communicator:
-        _say_if_none_can_choose()
+        _say_if_none_can_choose(layers.without(layers.of_a_job(), (path for path, _ in target.files)))
     if dry_run:
         _show(changes)
         for path in switch.libraries(target):
@@ -114,9 +119,9 @@ def enable(
         say(f"to use it: export NCCL_CONF_FILE={shlex.quote(str(target.confs[0]))} (NCCL 2.23 and later)")
 
 
-def _say_if_none_can_choose() -> None:
+def _say_if_none_can_choose(among: layers.Layers) -> None:
     try:
-        environment.check_choice({}, [(layers.ENVIRONMENT, dict(os.environ))])
+        environment.check_choice({}, among)
     except ConflictingSetting as error:
         say(f"bagua-net: {error}")
 
@@ -178,7 +183,9 @@ def run(
     among = layers.of_a_job()
     variables = environment.env(per_communicator=per_communicator)
     complaints = [*parameters.check(), *filter(None, [interfaces.complaint()])]
-    if not force:
+    if force:
+        environment.check_choice(variables, layers.without(among, [layers.ENVIRONMENT]))
+    else:
         claim = environment.claim(variables, among, instead="use `bagua-net run --force -- COMMAND`")
         variables = {} if claim.stays else variables | claim.variables
         displaced = None if claim.stays or per_communicator else environment.displaced_rdma(among)
@@ -186,6 +193,8 @@ def run(
     for sentence in complaints:
         say(f"bagua-net: {sentence}")
     inherited = {name: value for name, value in os.environ.items() if name != "NCCL_NET" or not per_communicator}
+    for number in _IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execve(_program(command[0]), command, inherited | variables)
     except FileNotFoundError:
@@ -205,7 +214,7 @@ def env(
     With them come the BAGUA_NET_* parameters of this environment, which launchers would drop.
     """
     if per_communicator:
-        _say_if_none_can_choose()
+        _say_if_none_can_choose(layers.of_a_job())
     print(launchers.render(form.value, environment.env(per_communicator=per_communicator)))
 
 

@@ -208,7 +208,8 @@ def check_ports() -> Checks:
     low, high = kernels_ports()
     if ports.start <= high and low < ports.stop:
         fact = f"{row.value} overlaps the ports of outgoing connections, {low}-{high}"
-        fix = f"sysctl -w net.ipv4.ip_local_reserved_ports={row.value}, or ports below {low}"
+        reserved = ",".join(filter(None, [_sysctl("ipv4/ip_local_reserved_ports"), row.value]))  # it is set as a whole
+        fix = f"sysctl -w net.ipv4.ip_local_reserved_ports={reserved}, or ports below {low}"
         yield Check("port overlap", "warn", fact, fix)
 
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import shlex
 from collections.abc import Callable
 
 from .._activation import loading, switch
@@ -15,7 +17,7 @@ from .._machine import rdma
 from .._native.plugin import MAX_PATH_BYTES, check_path, plugin_path
 from .._nccl import discovery
 from .._settings import conf, identity, layers, parameters
-from .._settings.homes import user_conf_name
+from .._settings.homes import confs_read_by, remedies, user_conf_name
 from .._settings.layers import Setting
 from .check import Check, Checks
 
@@ -90,7 +92,7 @@ def _check_version(plugin: Setting) -> Checks:
         yield Check("activation", "ok", f"on, NCCL_NET_PLUGIN by {plugin.layer}")
     else:
         fact = f"on, but {plugin} is of version {jobs}, and this package of {ours}"
-        yield Check("activation", "warn", fact, "`bagua-net enable` again")
+        yield Check("activation", "warn", fact, remedies(plugin.layer)[0])
 
 
 def check_activation() -> Checks:
@@ -105,6 +107,20 @@ def check_activation() -> Checks:
     else:
         fact, _, fix = (found.problem or "").partition("; ")
         yield Check("activation", "warn", fact, fix)
+
+
+def check_line_ends() -> Checks:
+    """An editor of Windows leaves values that look right and are not."""
+    nccl = discovery.find()
+    if nccl is None or nccl.version is None or nccl.version >= discovery.FIRST_WITH_HOME_VARIABLE:
+        return
+    for path in confs_read_by(nccl):
+        with contextlib.suppress(OSError):
+            if b"\r\n" in path.read_bytes():
+                fact = (
+                    f"{path} has lines that end with CR LF, and {nccl.full_name} takes the CR for a part of the value"
+                )
+                yield Check("line ends", "warn", fact, f"sed -i 's/\\r$//' {shlex.quote(str(path))}")
 
 
 def check_socket_magic() -> Checks:
@@ -156,11 +172,12 @@ def check_identity() -> Checks:
 
 def check_rdma() -> Checks:
     """NCCL uses one network per communicator."""
-    found = rdma.find(layers.of_a_job())
+    found, setting = rdma.find(layers.of_a_job()), status()
     left = f"; {found.left}" if found.left else ""
-    if found.used and status().on:
+    if found.used and setting.on:
         fact = f"RDMA is up and the plugin displaces it: {found.names}{left}"
-        yield Check("RDMA", "warn", fact, "keep RDMA unless it does not reach every host: `bagua-net disable`")
+        off = remedies(setting.plugin.layer)[1].replace("it there", "NCCL_NET_PLUGIN")
+        yield Check("RDMA", "warn", fact, f"keep RDMA unless it does not reach every host: {off}")
     elif found.used:
         fact = f"RDMA is up and the plugin would displace it: {found.names}{left}"
         yield Check("RDMA", "warn", fact, "leave the plugin off, unless RDMA does not reach every host")
@@ -197,6 +214,7 @@ CHECKS: tuple[Callable[[], Checks], ...] = (
     check_identity,
     check_nccl,
     check_activation,
+    check_line_ends,
     check_socket_magic,
     check_rdma,
     check_descriptors,

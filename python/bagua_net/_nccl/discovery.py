@@ -28,7 +28,8 @@ FIRST_WITH_PATH = (2, 21, 0)
 #: From this release on NCCL reads the file named by NCCL_CONF_FILE instead of ~/.nccl.conf.
 FIRST_WITH_CONF_FILE = (2, 23, 0)
 FIRST_RCCL_WITH_CONF_FILE = (2, 28, 3)
-#: From this release on ~ is $HOME; earlier ones take the home of the password database.
+#: From this release on ~ is $HOME; earlier ones take the home of the password database. And a carriage return at the
+#: end of a file's line is no part of the value any more.
 FIRST_WITH_HOME_VARIABLE = (2, 30, 0)
 
 #: Names the NCCL that runs without a job take, instead of an installed one.
@@ -52,7 +53,8 @@ class Nccl:
     """An NCCL or RCCL library. ``version`` is None where it could not be read (``problem`` says why)."""
 
     path: Path
-    #: "mapped" (in this process), "wheel" (of this Python), "LD_LIBRARY_PATH", "system" (the linker's cache), "ROCm"
+    #: "mapped" (in this process), "wheel" (of this Python), "conda" (of this environment), "LD_LIBRARY_PATH", "system"
+    #: (the linker's cache), "ROCm"
     found_by: str
     version: tuple[int, int, int] | None
     problem: str | None = None
@@ -99,20 +101,10 @@ def mapped_in_process() -> Path | None:
     return Path(paths[0]) if paths else None
 
 
-def _wheel_directories() -> Iterator[Path]:
-    """nvidia/nccl/lib of the nvidia-nccl-cu12 or -cu13 wheel, where torch's wheels look first (RPATH)."""
+def _directories_of(package: str) -> Iterator[Path]:
+    """Where a package has its libraries. Does not import it."""
     try:
-        spec = importlib.util.find_spec("nvidia.nccl")
-    except (ImportError, ValueError):
-        return
-    for location in (spec.submodule_search_locations or []) if spec else []:
-        yield Path(location) / "lib"
-
-
-def _torch_directories() -> Iterator[Path]:
-    """torch/lib, where torch's wheel for ROCm has its RCCL. Does not import torch."""
-    try:
-        spec = importlib.util.find_spec("torch")
+        spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return
     for location in (spec.submodule_search_locations or []) if spec else []:
@@ -140,10 +132,11 @@ def _candidates() -> Iterator[tuple[Path, str]]:
     mapped = mapped_in_process()
     if mapped is not None:
         yield mapped, "mapped"
-    for directory in _wheel_directories():
+    for directory in _directories_of("nvidia.nccl"):  # the wheel's, where torch's wheels look first (RPATH)
         yield directory / _LIBRARY, "wheel"
-    for directory in _torch_directories():
+    for directory in _directories_of("torch"):  # torch's wheel for ROCm has its RCCL there
         yield from ((directory / name, "wheel") for name in _RCCL_LIBRARIES)
+    yield Path(sys.prefix) / "lib" / _LIBRARY, "conda"  # where conda's torch looks (RPATH)
     for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if entry:
             yield from ((Path(entry) / name, "LD_LIBRARY_PATH") for name in (_LIBRARY, *_RCCL_LIBRARIES))
@@ -191,7 +184,7 @@ def describe(path: Path, found_by: str) -> Nccl:
 
 def find(candidates: Iterable[tuple[Path, str]] | None = None, product: str | None = None) -> Nccl | None:
     """The NCCL or RCCL that a job of this environment will use: the first that exists of the one mapped here, the
-    wheel's, LD_LIBRARY_PATH's, the system's and ROCm's.
+    wheel's, conda's, LD_LIBRARY_PATH's, the system's and ROCm's.
 
     Args:
         product: only an NCCL, or only an RCCL.

@@ -54,6 +54,19 @@ def instead_of_conf_file(named: Path) -> str:
     return f"use `bagua-net enable --conf {shlex.quote(str(named))}`"
 
 
+def remedies(layer: str | None) -> tuple[str, str]:
+    """How to mend, and how to take away, what this layer sets: a file, or the environment, which beats all files."""
+    if layer is None or not Path(layer).is_absolute():
+        return "unset it there", "unset it there"
+    option = f" --conf {shlex.quote(layer)}"
+    for product in (discovery.NCCL, discovery.RCCL):
+        if Path(layer) in user_confs(product):
+            option = ""
+        elif Path(layer) == system_conf(product):
+            option = " --system"
+    return f"`bagua-net enable{option}` again", f"`bagua-net disable{option}`"
+
+
 def user_conf_name(nccl: discovery.Nccl | None) -> str:
     """The name of the file that this library (None: an NCCL) reads in the home."""
     return _USER_CONF_NAMES[nccl.product if nccl else discovery.NCCL]

@@ -53,6 +53,12 @@ def read_from(confs: Iterable[Path]) -> Layers:
     return found
 
 
+def without(among: Layers, names: Iterable[str | Path]) -> Layers:
+    """The layers but for these."""
+    left_out = {str(name) for name in names}
+    return [one for one in among if one[0] not in left_out]
+
+
 def of_a_job() -> Layers:
     """The layers of a job of this environment."""
     return read(discovery.find())
