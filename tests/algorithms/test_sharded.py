@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -279,7 +280,7 @@ def _loads(here: Here, model: nn.Module, comm: AlgorithmHandle) -> list[str]:
     fewer = {name: each for name, each in elements.items() if name != "0"}
     others = {**elements, "0": elements["0"] // 2}, fewer, {**elements, "none here": 1}
     return [
-        refusal(lambda each=each: comm.load_state_dict({**saved, "state": {**saved["state"], "elements": each}}))
+        refusal(partial(comm.load_state_dict, {**saved, "state": {**saved["state"], "elements": each}}))
         for each in others
     ]
 

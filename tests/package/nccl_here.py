@@ -64,7 +64,9 @@ KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 @functools.cache
 def _installed() -> Path | None:
     """The library of the nvidia-nccl wheel of this Python."""
-    found = discovery.find((directory / "libnccl.so.2", "wheel") for directory in discovery._wheel_directories())
+    found = discovery.find(
+        (directory / "libnccl.so.2", "wheel") for directory in discovery._directories_of("nvidia.nccl")
+    )
     return found.path if found is not None else None
 
 
