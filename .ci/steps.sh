@@ -13,9 +13,9 @@ readonly MAY_SKIP='test_yield|test_request|test_congestion|test_sampler|test_dev
 # All that the README asks of a machine.
 readonly BARE_PACKAGES=(gcc libc6-dev git ca-certificates python3 python3-venv)
 readonly PACKAGES=(
-	g++ clang-14 libclang-rt-14-dev clang-format-14 cmake ninja-build ccache binutils
+	g++ clang-14 libclang-rt-14-dev clang-format-14 ccache binutils
 	python3-dev # with g++: torch.compile generates C++
-	iproute2 nftables procps util-linux fish groff-base
+	iproute2 nftables procps util-linux patch fish groff-base
 )
 
 fail() {
@@ -43,7 +43,8 @@ report() {
 	printf '%s: %s after %d s\n' "$0" "$([ "$status" = 0 ] && echo passed || echo FAILED)" "$SECONDS"
 }
 
-# The run gets a PID namespace and a /run/netns of its own: leftover processes and network namespaces end with it.
+# The run gets a PID namespace, a /run/netns and a /dev/shm of its own: what is left of processes, network namespaces and
+# shared memory ends with it. A container's /dev/shm has room for one rank of NCCL.
 own_namespaces() {
 	if [ -z "${BNET_CI_INSIDE:-}" ]; then
 		BNET_CI_INSIDE=1 unshare --mount --pid --fork --kill-child --mount-proc "$PWD/.ci/${0##*/}" "$@" &
@@ -54,6 +55,7 @@ own_namespaces() {
 	fi
 	mkdir -p /run/netns
 	mount -t tmpfs none /run/netns
+	mount -t tmpfs -o mode=1777,nosuid,nodev none /dev/shm
 }
 
 # What is checked is what is committed, in a clone.
@@ -193,12 +195,13 @@ c_tests() {
 
 # A test that leaves something behind is wrong, even if it does no harm.
 check_leftovers() {
-	local status=0
-	ps -eo pid=,args= >"$BUILD/processes"
-	if awk -v own="$$" '$1 != own && $2 != "ps"' "$BUILD/processes" | grep .; then
-		echo "these processes are left"
-		status=1
-	fi
+	local status=0 process name
+	for process in /proc/[0-9]*; do
+		if [ "$process" != "/proc/$$" ] && read -r name 2>/dev/null <"$process/comm"; then
+			echo "the process ${process#/proc/} is left: $name"
+			status=1
+		fi
+	done
 	if find /run/netns -mindepth 1 | grep .; then
 		echo "these network namespaces are left"
 		status=1

@@ -34,6 +34,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("HOME", str(made))
         for name in ("BNET_MUST_RUN", "PYTEST_ADDOPTS"):  # this run's, not those of runs that tests start
             patch.delenv(name, raising=False)
+        for name in (
+            "GITHUB_ACTIONS",
+            "FORCE_COLOR",
+            "PY_COLORS",
+        ):  # with each of them typer colours what no terminal shows
+            patch.delenv(name, raising=False)
         for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "MPLCONFIGDIR"):
             patch.delenv(name, raising=False)
         yield made

@@ -21,7 +21,7 @@ import pytest
 from benchmarks.networks import namespaces, wan
 from tests.benchmarks.support import needs_namespaces
 
-_NEEDED = pytest.mark.skipif(not Path("/dev/net/tun").exists(), reason="needs /dev/net/tun")
+_NEEDED = pytest.mark.skipif(not Path("/dev/net/tun").exists(), reason="this kernel has no /dev/net/tun")
 pytestmark = [pytest.mark.gate, _NEEDED, needs_namespaces]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -5,6 +5,7 @@ beside it."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -129,9 +130,9 @@ def test_a_receiver_that_posts_late_is_the_receiver(tmp_path: Path) -> None:
         posts = iter(range(1, 61))  # 0.3 s each
 
         def one() -> None:
-            number = next(posts)
-            assert receiver.ask(f"post {LARGE // 2}") == f"posted {number}"
-            assert receiver.ask(f"wait {number}") == "done"
+            for number in itertools.islice(posts, 1):  # none are left where the cause does not show
+                assert receiver.ask(f"post {LARGE // 2}") == f"posted {number}"
+                assert receiver.ask(f"wait {number}") == "done"
             time.sleep(0.3)
 
         _await_cause(tmp_path, sender, limits.RECEIVER, one)

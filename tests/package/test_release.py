@@ -32,9 +32,10 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "docs").mkdir()
     for name in ("CMakeLists.txt", "CHANGELOG.md", "pyproject.toml", "README.md", "docs/quickstart.md"):
         text = (ROOT / name).read_text()
-        (tmp_path / name).write_text(text.replace("github.com/OWNER/", "github.com/someone/"))
+        (tmp_path / name).write_text(re.sub(r"github\.com/[\w-]+/bagua_net", "github.com/some-one/bagua_net", text))
     _change(tmp_path / "CHANGELOG.md", rf"^(## \[{VERSION}\]).*", r"\1 – 2026-01-31")
-    _change(tmp_path / "README.md", r" Nothing is on PyPI yet\.", "")
+    readme = tmp_path / "README.md"
+    readme.write_text(readme.read_text().replace(" Nothing is on PyPI yet.", ""))
     _git(tmp_path, "init", "-q")
     _commit(tmp_path)
     (tmp_path / ".ci").mkdir()
@@ -67,7 +68,7 @@ def test_the_notes_are_the_section_of_the_changelog(tree: Path) -> None:
     assert "9.9.9" not in done.stdout
     assert "\n  " not in done.stdout  # a line break would be one on the release's page
     links = re.findall(r"\]\(([^)]*)\)", done.stdout)
-    assert f"https://github.com/someone/bagua_net/blob/v{VERSION}/docs/algorithms.md" in links
+    assert f"https://github.com/some-one/bagua_net/blob/v{VERSION}/docs/algorithms.md" in links
     assert all(link.startswith("https://") for link in links)
 
 
@@ -83,7 +84,7 @@ def test_the_notes_are_the_section_of_the_changelog(tree: Path) -> None:
             'Issues = "https://github.com/OWNER/x"',
             "pyproject.toml has github.com/OWNER/",
         ),
-        ("README.md", r"github\.com/someone/", "github.com/OWNER/", "README.md has github.com/OWNER/"),
+        ("README.md", r"github\.com/some-one/", "github.com/OWNER/", "README.md has github.com/OWNER/"),
         ("README.md", r"^## Status", "Nothing is on PyPI yet.", "README.md says 'Nothing is on PyPI yet.'"),
         (".ci/nightly.md", r": 0 of", ": 1 of", ".ci/nightly.md is not of a whole night"),
         (".ci/nightly.md", r"Commit [0-9a-f]{8}", "Commit 01234567", "which is not in this clone"),
@@ -142,13 +143,13 @@ def test_the_descriptions_links_lead_to_the_releases_files(described: Callable[[
     links = [each for each in re.findall(r"\]\(([^)]*)\)", text) if each not in others]
     assert len(links) > 10
     files = [
-        re.fullmatch(rf"https://github\.com/\w+/bagua_net/blob/v{VERSION}/([\w./-]+)(#\S+)?", each) for each in links
+        re.fullmatch(rf"https://github\.com/[\w-]+/bagua_net/blob/v{VERSION}/([\w./-]+)(#\S+)?", each) for each in links
     ]
     assert [each for each, file in zip(links, files, strict=True) if not file or not (ROOT / file[1]).exists()] == []
     pictures = re.findall(r'(?:src|srcset)="([^"]*)"', text)
     assert len(pictures) == len(re.findall("<img|<source", text)) > 0
     for each in pictures:
-        file = re.fullmatch(rf"https://raw\.githubusercontent\.com/\w+/bagua_net/v{VERSION}/([\w./-]+)", each)
+        file = re.fullmatch(rf"https://raw\.githubusercontent\.com/[\w-]+/bagua_net/v{VERSION}/([\w./-]+)", each)
         assert file, each
         assert (ROOT / file[1]).exists()
 

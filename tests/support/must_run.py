@@ -12,6 +12,8 @@ _ALLOWED = (
     r"sees no CUDA device here",
     r"this kernel has no interfaces of that kind",
     r"this kernel has no /dev/net/tun",
+    r"this kernel cannot ",
+    r"a congestion control that is not allowed to all",
     r"this machine has no PCI slots that links can take",
     r"the loopback interface has no IPv6 address",
     r"needs two processors",

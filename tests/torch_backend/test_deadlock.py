@@ -141,7 +141,6 @@ def _receive(_: Here, group: Any) -> None:
 def test_all_are_told_both_calls(three: Ranks, way: Callable[[Here, Any], None], call: str) -> None:
     outcomes = three.outcomes(_crossed, way, seconds=_SECONDS)
     for outcome in outcomes:
-        assert outcome.error is not None
         # Rank 2 may come so late that the others have been told.
         assert re.search(rf"{_CIRCLE}: ranks? 0(, 2)? in all_reduce \(test_deadlock.py, line \d+\), ", outcome.error)
         assert re.search(rf"rank 1 in {call} \(test_deadlock.py, line \d+\), group ", outcome.error)
@@ -169,7 +168,6 @@ def _late(here: Here) -> None:
 @pytest.mark.gate
 def test_who_comes_later_is_told_as_well(three: Ranks) -> None:
     for outcome in three.outcomes(_late, seconds=_SECONDS):
-        assert outcome.error is not None
         assert re.search(rf"{_CIRCLE}: rank 0 in all_reduce \(test_deadlock.py, line \d+\), group ", outcome.error)
         assert re.search(r"rank 1 in broadcast \(test_deadlock.py, line \d+\), group ", outcome.error)
 
@@ -347,7 +345,6 @@ def _uneven(here: Here, name: str) -> None:
 )
 def test_a_rank_with_more_batches_under_an_algorithm(two: Ranks, name: str) -> None:
     for outcome in two.outcomes(_uneven, name, seconds=_SECONDS):
-        assert outcome.error is not None
         assert re.search(rf"{_CIRCLE}: rank 0 in all_reduce \(test_deadlock.py, line \d+\), group 0", outcome.error)
         assert re.search(
             r"rank 1 in [a-z_' ]+ \(test_deadlock.py, line \d+\), group \d+ \(an algorithm's\)", outcome.error

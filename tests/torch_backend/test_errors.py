@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from bagua_net.torch._reasons import Reasons
 from tests.support.ranks import Outcome, Ranks, refusal
 from tests.support.tiers import variants
+from tests.torch_backend.inside import runs_in_the_library
 
 pytestmark = pytest.mark.gate
 
@@ -395,15 +397,15 @@ def aborted(here: Here, name: str) -> tuple[str, str]:
             work = dist.all_reduce(tensor, group=group, async_op=True)
         elif name == "recv":
             work = dist.irecv(tensor, 1, group=group)
-        started = threading.Event()
+        main = threading.get_ident()
 
         def abort() -> None:
-            started.wait()
+            while name == "all_reduce" and not runs_in_the_library(main):
+                time.sleep(0.001)
             group.abort()
 
         thread = threading.Thread(target=abort)
         thread.start()
-        started.set()
         told = refusal(lambda: work or dist.all_reduce(tensor, group=group))
         thread.join()
         after = refusal(lambda: dist.all_reduce(tensor, group=group))

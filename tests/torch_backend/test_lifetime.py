@@ -459,15 +459,3 @@ def test_a_process_that_ends_without_destroying_its_group(what: str, tmp_path: P
         assert process.returncode == (7 if what == "raise" else 0), stderr
         assert not re.search("bagua|Traceback|Exception ignored|Fatal", stderr), stderr
         assert stdout == ("" if what == "raise" else "done\n")
-
-
-def test_processes_are_as_many_as_before() -> None:
-    """Ranks of other tests that nobody has waited for would be this process's children, or its template's."""
-    processes = _children(os.getpid())
-    processes += [each for child in processes for each in _children(int(child))]
-    states = [Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] for process in processes]
-    assert "Z" not in states
-
-
-def _children(process: int) -> list[str]:
-    return Path(f"/proc/{process}/task/{process}/children").read_text().split()
