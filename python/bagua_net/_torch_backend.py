@@ -8,6 +8,8 @@ Where torch runs no such entry points, torch >= 2.14 calls it for the first grou
 
 from __future__ import annotations
 
+import atexit
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -30,3 +32,11 @@ def register(create: Callable[[Any, Any], Any]) -> None:
         raise ImportError("this torch was built without torch.distributed; install an ordinary build of it")
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+        atexit.register(_abort_open)
+
+
+def _abort_open() -> None:
+    """What a program registers after ``import torch`` runs before this, and still has its groups."""
+    member = sys.modules.get("bagua_net.torch._member")
+    if member is not None:
+        member.abort_open()

@@ -82,7 +82,11 @@ def test_another_name_is_another_cache(tmp_path: Path) -> None:
 def test_the_default_directory_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    CacheLoader("values").get(1, str)
+    before = os.umask(0o002)  # that of users with a group of their own
+    try:
+        CacheLoader("values").get(1, str)
+    finally:
+        os.umask(before)
     assert CacheLoader("values", tmp_path / ".cache" / "bagua-net").get(1, never) == "1"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     CacheLoader("values").get(1, str)

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -315,6 +316,38 @@ def _look_among_garbage(_: Here) -> bool:
 @pytest.mark.gate
 def test_a_collection_while_the_threads_are_looked_at(two: Ranks) -> None:
     assert two.run(_look_among_garbage, seconds=20) == [True, True]
+
+
+def _computes(_: Here) -> list[int]:
+    """How many threads wait, at each of two looks into a backward that computes between them."""
+    x = torch.randn(400, 400, requires_grad=True)
+    y = x
+    for _step in range(400):
+        y = y @ x * 1e-2
+    main = threading.main_thread()
+    found: list[int] = []
+
+    def look() -> None:
+        works: Any = [SimpleNamespace(has_futures=lambda: True)]
+        while main.is_alive() and len(found) < 2:
+            frame = _blocked.frames_of_all().get(main.ident or 0)
+            if frame is not None and _blocked._waits_within(frame):
+                found.append(len(_blocked.threads((), works)))
+            since = time.process_time()
+            while time.process_time() - since < 0.3:  # which the other thread takes
+                time.sleep(0.01)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    while len(found) < 2:
+        y.sum().backward(retain_graph=True)
+    thread.join()
+    return found
+
+
+@pytest.mark.gate
+def test_a_backward_that_computes_is_no_wait(two: Ranks) -> None:
+    assert two.run(_computes, seconds=60) == [[0, 0]] * 2
 
 
 def _watches() -> bool:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from tests.support.ranks import Ranks
+from tests.support.ranks import Ranks, refusal
 from tests.torch_backend import names
 from tests.torch_backend.cases import values
 
@@ -528,3 +528,32 @@ def differentiable(here: Here) -> None:
 
 def test_gradients_through_functional_collectives(ranks: Ranks) -> None:
     ranks.run(differentiable)
+
+
+# ---- tensors without memory of their own ----
+
+
+def wrapped(here: Here) -> str:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    size, group = here.size, dist.group.WORLD
+    result = functional.all_reduce(torch.ones(4), "sum", group)
+    assert type(result) is functional.AsyncCollectiveTensor
+    rows = [torch.empty(4) for _ in range(size)]
+    dist.all_gather(rows, result)
+    assert [row.tolist() for row in rows] == [[size] * 4] * size
+    right, left = (here.rank + 1) % size, (here.rank - 1) % size
+    sent = dist.isend(functional.all_reduce(torch.ones(4), "sum", group), right)
+    dist.recv(rows[0].zero_(), left)
+    sent.wait()
+    assert rows[0].tolist() == [size] * 4
+    dist.all_reduce(result)
+    assert result.tolist() == [size * size] * 4
+    spread = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (size,)), [Replicate()])
+    return refusal(lambda: dist.all_reduce(spread))
+
+
+def test_what_wraps_a_tensor_is_unwrapped_or_refused(ranks: Ranks) -> None:
+    for told in ranks.run(wrapped, seconds=60):
+        assert told.startswith("ValueError: all_reduce: a DTensor has no memory of its own; pass what it wraps")

@@ -407,8 +407,14 @@ def test_a_forked_child_may_end(ranks: Ranks) -> None:
 # ---- processes that end without destroying their groups ----
 
 _ENDS = """
-import os, sys, torch
+import atexit, os, sys, torch
 import torch.distributed as dist
+def finish():
+    dist.barrier()
+    dist.destroy_process_group()
+    print("finished")
+if sys.argv[1] == "finish":
+    atexit.register(finish)
 import bagua_net.torch
 rank = int(os.environ["RANK"])
 dist.init_process_group("bagua_net", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
@@ -435,7 +441,9 @@ print("done")
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("what", variants("nothing", nightly=["collective", "receive", "send", "queue", "raise"]))
+@pytest.mark.parametrize(
+    "what", variants("nothing", "finish", nightly=["collective", "receive", "send", "queue", "raise"])
+)
 def test_a_process_that_ends_without_destroying_its_group(what: str, tmp_path: Path) -> None:
     """With anything still open, it ends at once, with its own status and no output of ours; torch may print."""
     command = [sys.executable, "-c", _ENDS, what, str(tmp_path / "store")]
@@ -458,4 +466,4 @@ def test_a_process_that_ends_without_destroying_its_group(what: str, tmp_path: P
     for process, (stdout, stderr) in zip(processes, said, strict=True):
         assert process.returncode == (7 if what == "raise" else 0), stderr
         assert not re.search("bagua|Traceback|Exception ignored|Fatal", stderr), stderr
-        assert stdout == ("" if what == "raise" else "done\n")
+        assert stdout == {"raise": "", "finish": "done\nfinished\n"}.get(what, "done\n")

@@ -186,7 +186,7 @@ def test_the_interface_that_gloo_would_take(tmp_path: Path) -> None:
 def test_that_nothing_is_encrypted_is_told_who_asks_gloo_for_it(tmp_path: Path) -> None:
     rank = _Rank("sum", tmp_path, 0, 1, chosen="GLOO_DEVICE_TRANSPORT=TCP_TLS")
     assert rank.process.wait(_SECONDS) == 0
-    assert "GLOO_DEVICE_TRANSPORT=TCP_TLS is gloo's alone: this backend does not encrypt" in rank.warned
+    assert "GLOO_DEVICE_TRANSPORT=TCP_TLS is gloo's alone: BAGUA_NET_ENCRYPT encrypts here" in rank.warned
 
 
 @pytest.mark.nightly

@@ -300,6 +300,21 @@ def test_a_handler_s_collective_does_not_overtake_one_that_is_compared(watched: 
     assert "TORCH_DISTRIBUTED_DEBUG=DETAIL" in watched.run(called_in_a_handler)[0]
 
 
+def in_a_callback(here: Here) -> str:
+    """Rank 0 knows the end of the first one before it asks for the future, and the others do not."""
+    work = dist.all_reduce(torch.ones(1 << 22), async_op=True)
+    if here.rank == 0:
+        work.wait()
+    future = work.get_future().then(lambda _: dist.all_reduce(torch.ones(3)))
+    told = refusal(lambda: dist.all_reduce(torch.ones(5)))
+    future.wait()
+    return told
+
+
+def test_detail_knows_the_order_of_what_callbacks_start(watched: Ranks) -> None:
+    assert watched.run(in_a_callback, seconds=60) == ["accepted"] * watched.size
+
+
 def of_different_codecs(here: Here) -> str:
     told = refusal(lambda: all_reduce_quantized(torch.ones(3), bits=4 if here.rank == 1 else 8, block=512))
     dist.barrier()

@@ -57,7 +57,6 @@ class Communicator:
 class CommMember:
     """Marks of Bagua."""
 
-    WORLD = object()
     NON_COMM_MEMBER = object()
 
 
@@ -137,7 +136,7 @@ def from_torch_group(group: Any, stream: Any = None) -> BaguaProcessGroup:
 
 def _group(comm: Any) -> dist.ProcessGroup | None:
     """None: this rank is not among its ranks."""
-    if comm is None or comm is CommMember.WORLD:
+    if comm is None:
         return _get_default_group().torch_group
     if comm is CommMember.NON_COMM_MEMBER or comm is dist.GroupMember.NON_GROUP_MEMBER:
         return None

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _FOLDER_MODE, _FILE_MODE = 0o700, 0o600
+#: Of directories around it that are not there yet: no umask lets others write to them.
+_PARENTS_MODE = 0o755
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 #: Seconds that a request waits for another one that makes the same value.
 _PATIENCE_S = 60.0
@@ -44,7 +46,8 @@ class Folder:
     """
 
     def __init__(self, path: Path, capacity: int) -> None:
-        path.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
+        path.parent.mkdir(_PARENTS_MODE, parents=True, exist_ok=True)
+        path.mkdir(_FOLDER_MODE, exist_ok=True)
         path = path.resolve()  # where a link leads to may change
         found, around = path.stat(), path.parent.stat()
         if found.st_uid != os.geteuid():

@@ -12,6 +12,7 @@ may yet start what a peer waits for.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import time
@@ -48,7 +49,11 @@ _NEW_S = 60.0
 #: Where a thread waits for others of this process, or for what programs of another kind bring.
 _IDLE = ("threading", "queue", "selectors", "multiprocessing", "concurrent", "asyncio", "socketserver")
 
+#: Of processor time, of 10 ms each: what a thread may take that waits.
+_MOST_TICKS = 1
+
 _first_seen: dict[int, float] = {}  # by a thread's identifier
+_ticks: dict[int, int] = {}  # the same
 
 
 class Wait(NamedTuple):
@@ -122,12 +127,29 @@ def threads(callers: Iterable[int], works: Iterable[InFlight]) -> list[Thread]:
             if ident in serving:
                 inside.append(wait)
         elif _waits_within(frame):
+            if frame.f_code in _WITHIN and _has_computed(ident):
+                return []
             within.append(frame)
         else:
             return []
     if within and not inside:
         return []
     return [*waiting, *(Thread(inside, _where(frame)) for frame in within)]
+
+
+def _has_computed(ident: int) -> bool:
+    """Since it was last asked: a backward that computes has the same frame as one that waits."""
+    if ident == threading.main_thread().ident:
+        number: int | None = os.getpid()  # its native_id is that of the parent, where this process was forked
+    else:
+        number = next((each.native_id for each in threading.enumerate() if each.ident == ident), None)
+    try:
+        fields = Path(f"/proc/self/task/{number}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    ticks = int(fields[11]) + int(fields[12])  # of the user and of the system (proc(5))
+    before, _ticks[ident] = _ticks.get(ident, 0), ticks
+    return ticks - before > _MOST_TICKS
 
 
 def _waits_within(frame: FrameType) -> bool:

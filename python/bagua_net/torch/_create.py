@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from .._native import library
+from .._native.plugin import plugin_path
 from .._settings import layers, parameters
 from .._torch_backend import NAME
 from .._torch_internals import TRIED
@@ -39,22 +40,30 @@ def _read_settings() -> None:
     layers.apply(among)
 
 
-#: C text that the library keeps a pointer to.
+#: C text that the library keeps a pointer to, once it is known.
 _kept: list[Any] = []
 
 
-@functools.cache
-def _honour_gloo(rank: int) -> None:
+def _honour_gloo(rank: int, *, beside_nccl: bool) -> None:
     """Once per process, before the first connection: jobs that come from gloo name the interface by its variable, and
-    may expect its encryption."""
+    may expect its encryption.
+
+    Args:
+        beside_nccl: NCCL is in this process, and may have this very library, which has one choice of interfaces.
+    """
+    if _kept:
+        return
+    names = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    _kept.append(library.ffi.new("char[]", f"={names}".encode()))  # gloo's are whole names
     level = logging.WARNING if rank == 0 else logging.INFO
     transport = os.environ.get("GLOO_DEVICE_TRANSPORT", "")
-    if "TLS" in transport:
-        _log.log(level, "GLOO_DEVICE_TRANSPORT=%s is gloo's alone: this backend does not encrypt", transport)
-    names = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    if "TLS" in transport and os.environ.get("BAGUA_NET_ENCRYPT", "0") == "0":
+        _log.log(level, "GLOO_DEVICE_TRANSPORT=%s is gloo's alone: BAGUA_NET_ENCRYPT encrypts here", transport)
     if not names or "NCCL_SOCKET_IFNAME" in os.environ:
         return
-    _kept.append(library.ffi.new("char[]", f"={names}".encode()))  # gloo's are whole names
+    if beside_nccl and os.environ.get("NCCL_NET_PLUGIN") == str(plugin_path()):
+        _log.log(level, "GLOO_SOCKET_IFNAME=%s has no effect, since NCCL's would follow: NCCL_SOCKET_IFNAME has", names)
+        return
     library.load().bnet_interface_prefer(_kept[-1])
     _log.log(level, "GLOO_SOCKET_IFNAME=%s chooses the interface, since NCCL_SOCKET_IFNAME is not set", names)
 
@@ -73,8 +82,8 @@ def create(options: Any, backend_options: Any) -> Any:
     _check_version()
     _read_settings()
     request = requested()
-    _honour_gloo(options.group_rank)
     mixed = bool(request.others())
+    _honour_gloo(options.group_rank, beside_nccl=mixed)
     if backend_options is not None and not mixed:
         raise ValueError(f"the {NAME} backend has no options; its parameters are BAGUA_NET_* (`bagua-net params`)")
     arguments = (options.store, options.group_rank, options.group_size, options.timeout, options.group_id)

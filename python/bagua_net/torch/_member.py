@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import os
 import threading
@@ -237,8 +236,7 @@ class Member(Operations):
             raise dist.DistBackendError(f"{self._label}: {problem}")
 
 
-@atexit.register
-def _abort_open() -> None:
+def abort_open() -> None:
     """The interpreter does not wait for daemon threads: none may be in the middle of a message when it exits."""
     members = list(_open)
     for member in members:  # all of them first: a callback of one may wait for an operation of another

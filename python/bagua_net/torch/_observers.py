@@ -28,7 +28,6 @@ _W = TypeVar("_W", bound=dist.Work)
 #: CommDebugMode counts by these operators of torch.ops.c10d.
 _OPERATORS = {
     "all_gather": "allgather_",
-    "all_gather_coalesced": "allgather_coalesced_",
     "all_gather_single": "_allgather_base_",
     "all_reduce": "allreduce_",
     "all_reduce_coalesced": "allreduce_coalesced_",

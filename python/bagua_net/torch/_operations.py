@@ -122,7 +122,10 @@ class Operations:
                 )
             self._sequence = next(self._numbers)
             self._compare(self._fingerprints, describe(name, alike, opts), opts)
-            return self._seen(name, start)
+            work = self._seen(name, start)
+        # Else its callbacks, and what they start, would run on another thread: not everywhere before this one's next.
+        work.end()
+        return work
 
     def _compare(self, fingerprints: Fingerprints, text: str, opts: Any) -> None:
         limit = _seconds(getattr(opts, "timeout", None)) or self._timeout_s
@@ -294,7 +297,7 @@ class Operations:
 
     def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Work:
         """Waits here until all ranks have told how many entries they have."""
-        exchange = sparse.Exchange(tensor, opts.reduceOp, "all_reduce")
+        exchange = sparse.Exchange(tensor, opts.reduceOp)
         first = dist.AllreduceOptions()
         first.timeout, first.asyncOp = opts.timeout, False
 

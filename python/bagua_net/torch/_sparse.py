@@ -23,13 +23,12 @@ FIELDS = 4 + 64
 class Exchange:
     """Of one tensor of this rank, ``own``."""
 
-    def __init__(self, own: torch.Tensor, op: Any, what: str) -> None:
+    def __init__(self, own: torch.Tensor, op: Any) -> None:
         """Raises ValueError where this tensor is not summed."""
         if getattr(op, "op", op) != dist.ReduceOp.SUM:
-            raise ValueError(f"{what}: sparse tensors can only be summed, with ReduceOp.SUM")
+            raise ValueError("all_reduce: sparse tensors can only be summed, with ReduceOp.SUM")
         if own.dtype not in tensors.TYPES:
-            raise ValueError(f"{what}: sparse tensors of {own.dtype} cannot be summed; call to_dense() on it")
-        self._what = what
+            raise ValueError(f"all_reduce: sparse tensors of {own.dtype} cannot be summed; call to_dense() on it")
         self._own = own
         with torch.no_grad():
             mine = own.coalesce()
@@ -52,7 +51,7 @@ class Exchange:
         rows = described.tolist()
         for rank, row in enumerate(rows):
             if row[1:] != rows[0][1:]:
-                raise ValueError(f"{self._what}: rank 0 has {_text(rows[0])}, but rank {rank} has {_text(row)}")
+                raise ValueError(f"all_reduce: rank 0 has {_text(rows[0])}, but rank {rank} has {_text(row)}")
         counts, dense = [row[0] for row in rows], self._own.shape[self._own.sparse_dim() :]
         places, values = self._indices.shape[0], self._values.dtype
         self._theirs = [

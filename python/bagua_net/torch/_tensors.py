@@ -27,6 +27,8 @@ _CODES = {
 TYPES = list(_CODES)
 #: What complex numbers consist of, which are summed and averaged by their parts.
 _PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+#: By which a wrapper of a collective's result, torch's AsyncCollectiveTensor, waits for it and gives it.
+_END = "trigger_wait"
 _POINTER = library.ffi.typeof("void *")
 #: The code for bytes that are moved but not reduced.
 BYTES = 1
@@ -60,6 +62,10 @@ def check(tensor: torch.Tensor, what: str) -> None:
         instead = 'make the group with "cpu:bagua_net,cuda:nccl"' if tensor.is_cuda else "move it"
         raise ValueError(
             f"{what}: the bagua_net backend takes CPU tensors, and this one is on {tensor.device}; {instead}"
+        )
+    if _is_wrapper(tensor) and not hasattr(tensor, _END):
+        raise ValueError(
+            f"{what}: a {type(tensor).__name__} has no memory of its own; pass what it wraps, such as its to_local()"
         )
     if tensor.layout != torch.strided:
         only = "" if what == "all_reduce" else ", and only all_reduce takes sparse ones"
@@ -133,9 +139,19 @@ def empty(shape: int | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="cpu")
 
 
+def _is_wrapper(tensor: torch.Tensor) -> bool:
+    """Has it no memory of its own, as a DTensor?"""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.numel() == 0:
+        return False
+    try:
+        return bool(tensor.untyped_storage().data_ptr() == 0)
+    except RuntimeError:
+        return True
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Does its memory hold its values contiguously? A conjugate's values differ in sign from the memory it views."""
-    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg() and not _is_wrapper(tensor)
 
 
 def is_ordinary(tensor: Any) -> bool:
@@ -154,6 +170,8 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
     """The same values in contiguous memory: the tensor itself, or a copy."""
     if type(tensor) is torch.Tensor and is_plain(tensor):
         return tensor
+    if _is_wrapper(tensor):
+        tensor = getattr(tensor, _END)()
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
@@ -198,8 +216,6 @@ def addresses(tensors: Sequence[torch.Tensor]) -> Any:
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """All values of the tensors in sequence: a new tensor of one dimension."""
-    if not tensors:
-        return empty(0, torch.uint8)
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 

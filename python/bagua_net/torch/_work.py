@@ -225,6 +225,10 @@ class Work(dist.Work):  # type: ignore[misc]
         if not self._ends_within(timeout.total_seconds() if timeout > _NO_TIME else None):
             raise dist.DistBackendError(f"the operation is not over after {timeout.total_seconds():g} s")
 
+    def end(self) -> None:
+        """Returns once it is over, however it has ended."""
+        self._ends_within(None)
+
     def _ends_within(self, seconds: float | None) -> bool:
         """Waits for the end, at most this long; None: without a limit."""
         return self._guarded(lambda: self._settles() or (self._waits(seconds) and self._settles()))
