@@ -5,6 +5,7 @@
 #include "common/clock.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -43,15 +44,25 @@ uint64_t bnet_wall_us(void)
 	return read_ns(CLOCK_REALTIME) / 1000;
 }
 
+/* Where a filter forbids getrandom. */
+static uint64_t read_random(void)
+{
+	uint64_t value = 0;
+	int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0 || read(fd, &value, sizeof(value)) != sizeof(value))
+		value = (uint64_t)(uintptr_t)&value ^ bnet_now_ns() << 20 ^ (uint64_t)getpid();
+	if (fd >= 0)
+		close(fd);
+	return value;
+}
+
 uint64_t bnet_random(void)
 {
 	uint64_t value = 0;
-	ssize_t got = 0;
 
-	while (value == 0) {
-		got = bnet_getrandom(&value, sizeof(value));
-		if (got < 0 && errno != EINTR) /* a filter forbids it */
-			value = (uint64_t)(uintptr_t)&value ^ bnet_now_ns() << 20 ^ (uint64_t)getpid();
-	}
+	while (value == 0)
+		if (bnet_getrandom(&value, sizeof(value)) < 0 && errno != EINTR)
+			value = read_random();
 	return value;
 }

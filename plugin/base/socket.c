@@ -131,6 +131,13 @@ bool bnet_socket_is_closed(int fd)
 	return bnet_tcp_info_read(fd, &info, 1) && info.state == TCP_CLOSE;
 }
 
+bool bnet_socket_is_left(int fd)
+{
+	struct bnet_tcp_info info;
+
+	return bnet_tcp_info_read(fd, &info, 1) && (info.state == TCP_CLOSE || info.state == TCP_CLOSE_WAIT);
+}
+
 /* False also where the kernel does not tell, as emulated ones. */
 static bool lives(int fd)
 {
@@ -180,8 +187,9 @@ uint32_t bnet_socket_unheard_ms(int fd)
 {
 	struct bnet_tcp_info info;
 
-	return bnet_tcp_info_read(fd, &info, offsetof(struct bnet_tcp_info, pmtu)) ? info.last_ack_received
-										   : UINT32_MAX;
+	if (!bnet_tcp_info_read(fd, &info, offsetof(struct bnet_tcp_info, pmtu)))
+		return UINT32_MAX;
+	return info.last_ack_received < info.last_data_received ? info.last_ack_received : info.last_data_received;
 }
 
 void bnet_socket_reset(int fd)

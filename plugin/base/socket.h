@@ -26,6 +26,8 @@ int bnet_socket_bind_source(int fd, const struct sockaddr_storage *source, const
 int bnet_socket_connect(int fd, const struct sockaddr_storage *addr);
 /* Was the connection reset, given up by the kernel, or refused? */
 bool bnet_socket_is_closed(int fd);
+/* … or has the peer's end been closed? Of a sender's socket: its peer, which lives, closes it after this end. */
+bool bnet_socket_is_left(int fd);
 /* … and why: -errno. It is told once: 0 after that. Also 0 while the connection lives: there SO_ERROR is no end, but the
  * last ICMP error, as a firewall's, after which the kernel goes on. */
 int bnet_socket_error(int fd);
@@ -35,7 +37,7 @@ uint64_t bnet_socket_received(int fd);
 bool bnet_socket_all_acknowledged(int fd);
 /* Is this error of a call the connection's end? Others, as of memory that is no more, leave it as it was. */
 bool bnet_socket_has_ended(int fd, int error);
-/* For so many milliseconds nothing has been acknowledged by the peer's kernel, not even a probe of this one. */
+/* For so many milliseconds nothing has come from the peer's kernel, not even the answer to a probe of this one. */
 uint32_t bnet_socket_unheard_ms(int fd);
 /* Turns off delayed acknowledgements for about the next dozen segments. After an exchange such as HELLO and WELCOME the
  * kernel treats the connection as interactive and delays them, so that replies can carry them. */

@@ -78,7 +78,7 @@ static bool can_be_repaired(const struct bnet_conn *conn, const struct bnet_stre
  * they are the reason why it is waited for. */
 static bool has_ended(const struct bnet_conn *conn, const struct bnet_stream *stream)
 {
-	return !bnet_list_empty(&conn->broken) && bnet_socket_is_closed(stream->fd);
+	return !bnet_list_empty(&conn->broken) && bnet_socket_is_left(stream->fd);
 }
 
 static void fail(struct bnet_conn *conn, struct bnet_stream *stream, enum bnet_delivery_state state)

@@ -26,6 +26,8 @@
 #define TRIAL_RTTS 20
 /* Made or given up at a time, each in some 40 µs: those who need the engine's lock wait meanwhile. */
 #define TRIES 32
+/* Reads of what has come: an answer, and not what a stranger may go on sending. */
+#define ANSWERS 16
 
 /* By an end in order, after which the receiver, where the stream may be in place, expects no other one in that place.
  * The close would reset a socket whose answer has come and was not read. */
@@ -35,7 +37,7 @@ void bnet_connector_hang_up(struct bnet_connector *connector)
 
 	if (connector->watch.fd >= 0) {
 		shutdown(connector->watch.fd, SHUT_WR);
-		while (recv(connector->watch.fd, answer, sizeof(answer), MSG_DONTWAIT) > 0)
+		for (int i = 0; i < ANSWERS && recv(connector->watch.fd, answer, sizeof(answer), MSG_DONTWAIT) > 0; i++)
 			continue;
 	}
 	bnet_watch_close(&connector->watch);
@@ -202,12 +204,14 @@ static bool is_due(const struct bnet_connector *connector, uint64_t now)
 /* Its time is over: the last try has failed for the true reason, unless it goes on. */
 static void time_out(struct bnet_connector *connector)
 {
-	int error = connector->state == BNET_CONNECTOR_WAITING ? connector->conn->setup.last_error : -ETIMEDOUT;
+	const bool is_further = connector->index || connector->replaces,
+		   waits = connector->state == BNET_CONNECTOR_WAITING;
+	int error = waits ? is_further ? connector->last_error : connector->conn->setup.last_error : -ETIMEDOUT;
 	char text[BNET_EXPLANATION];
 
-	if (connector->index || connector->replaces)
+	if (is_further && (error == -ETIMEDOUT || error == 0))
 		bnet_connector_give_up(connector, -ETIMEDOUT, "no answer");
-	else if (connector->state == BNET_CONNECTOR_HELLO_SENT)
+	else if (!is_further && connector->state == BNET_CONNECTOR_HELLO_SENT)
 		bnet_connector_give_up(
 			connector, -ETIMEDOUT,
 			"that port was reached, but no answer came within BAGUA_NET_CONNECT_TIMEOUT: the process there is "

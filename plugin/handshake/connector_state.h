@@ -36,6 +36,7 @@ struct bnet_connector {
 	bool counted;                 /* the connection is opening streams meanwhile */
 	uint32_t serial;              /* of the stream in the last HELLO; 0: none was sent */
 	enum bnet_failure failure;    /* of the last try */
+	int last_error;               /* … as -errno; 0: none has failed */
 	bool refused;                 /* in this round, on the pair that the stream had */
 	uint64_t failing_since_ms;    /* … and of all since then */
 	enum bnet_connector_state state;

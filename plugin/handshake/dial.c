@@ -110,9 +110,8 @@ static bool is_hopeless(const struct bnet_connector *connector, uint64_t now)
 {
 	if (bnet_replacement_any_living(connector->conn))
 		return false;
-	return (connector->failure == BNET_FAILURE_REFUSED &&
-		now - connector->failing_since_ms >= BNET_REPAIR_REFUSED_MS) ||
-	       bnet_replacement_has_waited(connector->conn);
+	return connector->failure == BNET_FAILURE_REFUSED &&
+	       now - connector->failing_since_ms >= BNET_REPAIR_REFUSED_MS;
 }
 
 /* All pairs have failed: from the first one again, later. */
@@ -159,6 +158,7 @@ void bnet_connector_try_failed(struct bnet_connector *connector, int error, uint
 		bnet_socket_reset(connector->watch.fd);
 	bnet_connector_hang_up(connector);
 	note(connector, error, now);
+	connector->last_error = error;
 	connector->refused |= error == -ECONNREFUSED && !bnet_connector_is_elsewhere(connector);
 	if (pair_failed(connector, error)) {
 		next_pair(connector, error, now);

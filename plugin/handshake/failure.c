@@ -73,6 +73,8 @@ const char *bnet_failure_explain(int error, bool local, char text[BNET_EXPLANATI
 	if (error == -ECONNREFUSED && local)
 		return "nothing listens there: the remote process has ended, or it is on another host that has this host's "
 		       "address as well, as of a bridge of containers (NCCL_SOCKET_IFNAME)";
+	if (error == -EUSERS)
+		return "it has no room for another stream";
 	if (error == -ECONNREFUSED)
 		return "nothing listens there: the remote process has ended, or a firewall rejects it (BAGUA_NET_PORT_RANGE)";
 	if (error == -ETIMEDOUT)

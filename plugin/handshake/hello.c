@@ -199,7 +199,11 @@ static bool judged(struct bnet_connector *connector, const struct bnet_wire_welc
 		return false;
 	case BNET_WIRE_VERDICT_TOKEN:
 	case BNET_WIRE_VERDICT_GONE:
-		bnet_connector_give_up(connector, -ECONNRESET, "the remote communicator is gone");
+		bnet_connector_give_up(connector, -ECONNRESET,
+				       welcome->verdict == BNET_WIRE_VERDICT_TOKEN && connector->conn->setup.local
+					       ? "the remote communicator is gone, or it is on another host that has this "
+						 "host's address as well, as of a bridge of containers (NCCL_SOCKET_IFNAME)"
+					       : "the remote communicator is gone");
 		return false;
 	case BNET_WIRE_VERDICT_SECRET:
 		bnet_connector_give_up(connector, -EACCES, unproven_text(welcome));

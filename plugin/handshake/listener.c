@@ -62,6 +62,8 @@ static void explain_not_listening(const struct bnet_nic *where, struct bnet_port
 
 	if (error == -EADDRNOTAVAIL)
 		hint = ". The interface has lost this address: start the process again";
+	else if (error == -EACCES || error == -EPERM)
+		hint = ": ports below 1024 are root's, and a security module may forbid others";
 	else if (ports.first && !hint[0])
 		hint = ". Widen BAGUA_NET_PORT_RANGE: every rank of this host takes one port of it";
 	else if (error == -EADDRINUSE)

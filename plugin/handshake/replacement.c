@@ -51,7 +51,7 @@ struct bnet_stream *bnet_replacement_retire_living(struct bnet_conn *conn, uint3
 bool bnet_replacement_any_living(const struct bnet_conn *conn)
 {
 	for (int i = 0; i < conn->nstreams; i++)
-		if (!conn->streams[i]->broken && !bnet_socket_is_closed(conn->streams[i]->fd))
+		if (!conn->streams[i]->broken && !bnet_socket_is_left(conn->streams[i]->fd))
 			return true;
 	return false;
 }

@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 
 #include "base/recorder.h"
+#include "base/socket.h"
 #include "common/clock.h"
 #include "transport/request.h"
 #include "transport/source.h"
@@ -23,6 +24,8 @@
 #define QUIET_EVERY 8
 /* Where BAGUA_NET_KEEPALIVE sets no limit: how long a receiver waits for the repair of its last stream. */
 #define LONG_PATIENCE_S 120
+/* A question has an answer within five seconds, or is repeated. */
+#define ASKING_S 12
 
 typedef long long line_t __attribute__((vector_size(16), aligned(1), may_alias));
 
@@ -344,6 +347,21 @@ static uint64_t patience_s(const struct bnet_conn *conn)
 	return conn->config->keepalive ? (uint64_t)conn->config->keepalive : LONG_PATIENCE_S;
 }
 
+/* When the last packet of its sender's host came: the kernel has waited already where its probes have ended the
+ * streams. It is late enough to ask that host a few times. */
+static uint64_t last_heard_us(const struct bnet_conn *conn, uint64_t now)
+{
+	const uint64_t patience = patience_s(conn), asking = patience < ASKING_S ? patience : ASKING_S;
+	uint64_t unheard_us = (patience - asking) * 1000000;
+
+	for (int i = 0; i < conn->nstreams; i++) {
+		const uint64_t us = bnet_socket_unheard_ms(conn->streams[i]->fd) * UINT64_C(1000);
+
+		unheard_us = us < unheard_us ? us : unheard_us;
+	}
+	return now - unheard_us;
+}
+
 static void wait_for_repair(struct bnet_conn *conn)
 {
 	/* The control thread may put it off at any time. */
@@ -352,10 +370,11 @@ static void wait_for_repair(struct bnet_conn *conn)
 	char how[128];
 
 	if (since == 0)
-		atomic_store_explicit(&conn->alone_us, since = now, memory_order_relaxed);
+		atomic_store_explicit(&conn->alone_us, since = last_heard_us(conn, now), memory_order_relaxed);
 	if (now < since + patience * 1000000)
 		return;
-	snprintf(how, sizeof(how), "it was reset, and nothing was heard of its sender for %llu s (BAGUA_NET_KEEPALIVE)",
+	snprintf(how, sizeof(how),
+		 "its streams have ended, and nothing has come from its sender for %llu s (BAGUA_NET_KEEPALIVE)",
 		 (unsigned long long)patience);
 	bnet_source_lost(conn, -ETIMEDOUT, how);
 }

@@ -29,6 +29,8 @@ POLL_S = 0.02
 SHORT, LONG = 3, 240
 SMALL, LARGE = 1000, 8_000_000
 REMOTE_ERROR = 6
+#: Messages of a connection.
+MOST = 1000
 
 
 @dataclass(frozen=True)

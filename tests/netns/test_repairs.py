@@ -12,6 +12,9 @@ import pytest
 from tests.netns.steps import (
     LARGE,
     LONG,
+    MOST,
+    POLL_S,
+    REMOTE_ERROR,
     SHORT,
     SMALL,
     End,
@@ -125,6 +128,17 @@ def test_a_repair_that_is_refused_is_an_error_on_both_sides(tmp_path: Path) -> N
         fails(receiver, 1)
 
 
+def test_a_repair_that_finds_no_way_says_so(tmp_path: Path) -> None:
+    rejected = "tcp flags & (syn | ack) == syn reject with icmpx type admin-prohibited\nmeta l4proto tcp"
+    with connected(tmp_path, repair=True) as (sender, receiver):
+        assert receiver.ask(f"post {SMALL}") == "posted 1"
+        cut(receiver.host)
+        send_into_the_kernel(sender)
+        cut(receiver.host, rejected, "reject with tcp reset", ("input",))
+        said = "another stream did not come up: No route to host"
+        sender.await_log("WARN", f"to {sender.peer()}:", "broke", said)
+
+
 @pytest.mark.parametrize(("streams", "idle"), variants((1, True), (4, False), nightly=[(1, False), (4, True)]))
 def test_a_partition_ends_a_repair(tmp_path: Path, streams: int, idle: bool) -> None:
     """A host that is gone is told from a stream that is: nothing is heard of the other ones, either."""
@@ -139,6 +153,34 @@ def test_a_partition_ends_a_repair(tmp_path: Path, streams: int, idle: bool) -> 
             assert sender.ask(f"post {SMALL}") == "posted 1"
         said = () if idle else ("nothing has come from that host", "BAGUA_NET_KEEPALIVE")
         sender.await_log("WARN", f"to {sender.peer()}:", " broke: ", *said)
+
+
+@pytest.mark.nightly
+def test_a_partition_is_waited_for_once(tmp_path: Path) -> None:
+    """The kernel's probes have waited before the streams end."""
+    keepalive = 60
+    with connected(tmp_path, keepalive, repair=True, deadline=200) as (_, receiver):
+        assert receiver.ask(f"post {SMALL}") == "posted 1"
+        cut(receiver.host)
+        receiver.until(lambda: not receiver.sockets())
+        since = time.monotonic()
+        fails(receiver, 1)
+        assert "nothing has come from its sender" in receiver.log()
+        assert time.monotonic() - since < 0.7 * keepalive  # it asks for a fifth of it
+
+
+def test_small_messages_to_a_process_that_has_ended(tmp_path: Path) -> None:
+    """Each is done, and answered by a reset of its stream alone: the others know no more than that nobody reads."""
+    with connected(tmp_path, LONG, streams=4, repair=True) as (sender, receiver):
+        receiver.process.kill()
+        answer = "done"
+        for message in range(1, MOST):
+            if answer == "done":
+                time.sleep(POLL_S)
+                answer = sender.ask(f"post {SMALL}")
+            if answer == f"posted {message}":
+                answer = sender.ask(f"wait {message}")
+        assert answer == f"error {REMOTE_ERROR}"
 
 
 @pytest.mark.nightly
