@@ -204,11 +204,12 @@ static bool is_due(const struct bnet_connector *connector, uint64_t now)
 /* Its time is over: the last try has failed for the true reason, unless it goes on. */
 static void time_out(struct bnet_connector *connector)
 {
-	const bool is_further = connector->index || connector->replaces,
-		   waits = connector->state == BNET_CONNECTOR_WAITING;
-	int error = waits ? is_further ? connector->last_error : connector->conn->setup.last_error : -ETIMEDOUT;
+	const bool is_further = connector->index || connector->replaces;
+	int error = connector->state == BNET_CONNECTOR_WAITING ? connector->conn->setup.last_error : -ETIMEDOUT;
 	char text[BNET_EXPLANATION];
 
+	if (is_further)
+		error = connector->last_error;
 	if (is_further && (error == -ETIMEDOUT || error == 0))
 		bnet_connector_give_up(connector, -ETIMEDOUT, "no answer");
 	else if (!is_further && connector->state == BNET_CONNECTOR_HELLO_SENT)
