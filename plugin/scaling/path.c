@@ -266,7 +266,7 @@ static void out_of_descriptors(struct bnet_conn *conn)
 			  conn->setup.wanted, wanted_streams(conn), conn->peer);
 		bnet_engine.descriptors_warn_at_ms = now + WARN_MS;
 	}
-	conn->setup.most = conn->setup.wanted;
+	conn->setup.enough = conn->setup.wanted; /* until some are free: catch_up() */
 }
 
 bool bnet_paths_open(void)

@@ -138,12 +138,13 @@ struct bnet_estimator_step bnet_estimator_update(struct bnet_estimator *estimato
 
 	if (estimator->last_us && now_us > estimator->last_us && !went_back(&estimator->last, reading)) {
 		uint64_t working;
-		bool lone;
+		bool stalled, lone;
 
 		step = difference(estimator, reading, now_us - estimator->last_us);
 		/* Time behind the peer's closed window says nothing about the path. */
 		working = step.busy_us > step.rwnd_us ? step.busy_us - step.rwnd_us : 0;
-		lone = is_lone_segment(reading, step.acked) && !is_stalled(estimator, step.acked, working);
+		stalled = is_stalled(estimator, step.acked, working); /* it counts, and forgets, in each reading */
+		lone = is_lone_segment(reading, step.acked) && !stalled;
 		step.paused = was_idle && working * 100 < step.elapsed_us * BNET_BUSY_PERCENT;
 		if (step.paused)
 			estimator->busy = estimator->busy_before; /* the pause began in the reading before this */

@@ -127,6 +127,17 @@ def test_a_limit_for_each_flow(changes: dict[str, int], word: str) -> None:
     assert _word(posted_us=1, streams=4, stream=_BUSY, **{**_CLIMBED, **changes}) == word
 
 
+@pytest.mark.parametrize(
+    ("streams", "most", "said"), [(4, 8, "tried by themselves"), (4, 4, "BAGUA_NET_NSTREAMS"), (64, 64, "are the most")]
+)
+def test_what_to_do_about_a_limit_for_each_flow(streams: int, most: int, said: str) -> None:
+    """A connection's share of its card may be what allows no more, and 64 are never exceeded."""
+    climbed = {**_CLIMBED, "kept_more": streams, "kept_with_more": streams * 900_000_000}
+    cause = _cause(posted_us=1, streams=streams, stream=_BUSY, most=most, **climbed)
+    assert cause is not None
+    assert said in cause.action
+
+
 @pytest.mark.parametrize(("rtt_us", "word"), [(110, causes.LOSSES), (1500, limits.NETWORK)])
 def test_losses_where_nothing_queues(rtt_us: int, word: str) -> None:
     stream = {**_BUSY, "rtt_us": rtt_us, "segments_sent": 10_000, "retransmits": 50}

@@ -157,6 +157,24 @@ static void a_lone_segment_that_stalls_is_slow(void)
 }
 
 /* The limit covers a few milliseconds and two round trips at the stream's rate. */
+/* Bursts whose last segment waits for its acknowledgement until the next burst. */
+static void waits_for_delayed_acknowledgements_do_not_add_up(void)
+{
+	struct model model = begin(100);
+	uint64_t before;
+
+	model.at.segment = 1448;
+	tick(&model, TICK, MB, 0);
+	before = rate(&model);
+	for (int i = 0; i < 100; i++) {
+		model.at.flight = 1;
+		tick(&model, TICK, 0, 0);
+		model.at.flight = 0;
+		tick(&model, TICK, MB, 0);
+	}
+	check_int(rate(&model), before);
+}
+
 static void the_inflight_limit_grows_with_rate_and_round_trip(void)
 {
 	struct model slow = begin(100), fast = begin(100), far = begin(20000);
@@ -439,6 +457,7 @@ int main(void)
 	a_stream_without_acknowledgements_is_slow_not_unknown();
 	a_lone_segment_is_not_measured();
 	a_lone_segment_that_stalls_is_slow();
+	waits_for_delayed_acknowledgements_do_not_add_up();
 	the_inflight_limit_grows_with_rate_and_round_trip();
 	a_busy_stream_without_other_limits_is_limited_by_the_network();
 	an_always_busy_stream_is_limited();

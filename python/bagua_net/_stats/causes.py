@@ -18,6 +18,8 @@ from .limits import Rate, number
 _GAIN = 1.2
 #: … and this share of what as many flows with a limit each would: then each has one.
 _PROPORTIONAL = 0.6
+#: Streams of a connection, and of all connections of a network card (BNET_MAX_STREAMS, plugin/scaling/quota.c).
+_MOST_STREAMS, _OF_A_CARD = 64, 256
 #: A device that carries this share of its speed is full: the rest is headers and acknowledgements.
 _FULL = 0.85
 #: One that carries more than its speed is not bound by it, as virtual ones, which name any.
@@ -298,7 +300,12 @@ def _flow_limit(rate: Rate, process: Sequence[Rate]) -> Cause | None:
         return None  # since then the whole has been the limit
     action = "More streams are tried by themselves, within seconds while the job sends."
     if level >= number(row, "most"):
-        action = f"No more than {level} are allowed: raise BAGUA_NET_NSTREAMS on both hosts."
+        action = (
+            f"No more than {level} are allowed: by BAGUA_NET_NSTREAMS, by a card's {_OF_A_CARD} for all processes, or by "
+            "ulimit -n."
+        )
+        if level >= _MOST_STREAMS:
+            action = f"{_MOST_STREAMS} are the most that a connection has: more connections would carry more."
     return Cause(
         FLOW_LIMIT,
         f"{_streams(fewer)} carried {_rate(with_fewer)}, and {more} carry {_rate(with_more)}.",
