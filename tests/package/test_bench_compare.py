@@ -89,11 +89,13 @@ def test_all_are_slower_on_another_machine(tmp_path: Path, stored: Record) -> No
     after["machine"]["kernel"] = "another"
     after["summary"].append("Mind that this machine was busy: other programs took 1.3 of 2 processor cores.")
     after["environment"]["BAGUA_NET_NSTREAMS"] = "2"
+    after["transports"]["bagua"] = "BaguaNet 9.9"
     said = _compare(tmp_path, stored, after).stdout
     assert "Every network is slower: look at the machine" in said
     assert "→ another" in said
     assert "after.json: Mind that this machine was busy" in said
     assert "BAGUA_NET_NSTREAMS unset → 2" in said
+    assert f"bagua {stored['transports']['bagua']} → BaguaNet 9.9" in said
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,17 @@ def test_ranks_with_different_releases_are_told_so() -> None:
     _, err = other.communicate(timeout=SECONDS)
     assert (first.returncode, other.returncode) == (1, 1)
     for text in (first.stderr, err):
-        assert "rank 1 has NCCL 2.30.7 and rank 0 has 2.21.5; use one release everywhere" in text
+        assert "nccl cannot be measured: rank 1 has NCCL 2.30.7 with" in text
+        assert ", and others NCCL 2.21.5 with its own Socket network: use one everywhere" in text
+
+
+@pytest.mark.gate
+def test_what_one_rank_lacks_is_told_of_that_rank() -> None:
+    common = ["--rendezvous", f"127.0.0.1:{free_port()}", "--ranks", "2", "--ifname", "lo", "--max", "4", *QUICK]
+    other = start(*common, "--rank", "1", BAGUA_NET_BENCH_LIBNCCL="/nowhere")
+    first = bench(*common, "--rank", "0", BAGUA_NET_BENCH_LIBNCCL=str(nccl_wheels.library("2.30.7")))
+    other.communicate(timeout=SECONDS)
+    assert "nccl-socket (on rank 1: BAGUA_NET_BENCH_LIBNCCL=/nowhere" in first.stdout
 
 
 @pytest.mark.nightly

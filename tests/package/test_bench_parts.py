@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import socket
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -21,12 +22,13 @@ from bagua_net._bench import run
 from bagua_net._bench.output import plot, summary
 from bagua_net._bench.ranks.launch import lanes
 from bagua_net._bench.ranks.placement import PlacementInvalid, place
-from bagua_net._bench.transports import gloo
+from bagua_net._bench.transports import gloo, interface_choice
 from bagua_net._bench.transports.base import Place
 from bagua_net._bench.workload import elements, models
 from bagua_net._bench.workload.config import Config
 from bagua_net._bench.workload.ops import OPS
 from bagua_net._bench.workload.result import Row
+from bagua_net._machine import interfaces
 from tests.support.tiers import variants
 
 # ---- sizes ----
@@ -277,6 +279,26 @@ def test_gloo_goes_where_the_ranks_have_met(monkeypatch: pytest.MonkeyPatch, alr
     gloo.GLOO.open(Config(nranks=2), here)
     assert opened == [("gloo", here)]
     assert os.environ["GLOO_SOCKET_IFNAME"] == chosen
+
+
+def test_gloo_gets_an_interface_where_the_ranks_met_at_another_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at IPv6, where the one that is known is IPv4."""
+    monkeypatch.setattr(gloo, "TorchTransport", lambda *_: None)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    gloo.GLOO.open(Config(nranks=2), Place(0, "2001:db8::7"))
+    assert os.environ.get("GLOO_SOCKET_IFNAME") in [row.name for row in interfaces.scan() if not row.reason]
+
+
+@pytest.mark.parametrize(("given", "for_gloo"), [("eth", "eth0"), ("=eth", "eth"), ("eth1", "eth1"), ("ib", "ib")])
+def test_gloo_takes_whole_names(monkeypatch: pytest.MonkeyPatch, given: str, for_gloo: str) -> None:
+    """To NCCL a name is a prefix."""
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0"), (3, "eth1")])
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "BAGUA_NET_ADDRESS_PREFIX"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    interface_choice.use_interface(given, local=False)
+    assert (os.environ["NCCL_SOCKET_IFNAME"], os.environ["GLOO_SOCKET_IFNAME"]) == (given, for_gloo)
 
 
 # ---- sentences ----

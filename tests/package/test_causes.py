@@ -132,7 +132,7 @@ def test_a_limit_for_each_flow(changes: dict[str, int], word: str) -> None:
 )
 def test_what_to_do_about_a_limit_for_each_flow(streams: int, most: int, said: str) -> None:
     """A connection's share of its card may be what allows no more, and 64 are never exceeded."""
-    climbed = {**_CLIMBED, "kept_more": streams, "kept_with_more": streams * 900_000_000}
+    climbed: dict[str, Any] = {**_CLIMBED, "kept_more": streams, "kept_with_more": streams * 900_000_000}
     cause = _cause(posted_us=1, streams=streams, stream=_BUSY, most=most, **climbed)
     assert cause is not None
     assert said in cause.action

@@ -418,7 +418,7 @@ def emulator_path() -> Path:
     if platform.machine() not in _MACHINES:
         raise NcclUnusable(
             f"the emulated GPU is written for {' and '.join(_MACHINES)} processors, and this one is "
-            f"{platform.machine()}; measure with --device cpu there"
+            f"{platform.machine()}; `bagua-net bench` needs no GPU"
         )
     path = header_path().with_name(_EMULATOR)
     if not os.path.isfile(path):

@@ -300,10 +300,8 @@ def _flow_limit(rate: Rate, process: Sequence[Rate]) -> Cause | None:
         return None  # since then the whole has been the limit
     action = "More streams are tried by themselves, within seconds while the job sends."
     if level >= number(row, "most"):
-        action = (
-            f"No more than {level} are allowed: by BAGUA_NET_NSTREAMS, by a card's {_OF_A_CARD} for all processes, or by "
-            "ulimit -n."
-        )
+        bounds = f"by BAGUA_NET_NSTREAMS, by a card's {_OF_A_CARD} for all processes, or by ulimit -n"
+        action = f"No more than {level} are allowed: {bounds}."
         if level >= _MOST_STREAMS:
             action = f"{_MOST_STREAMS} are the most that a connection has: more connections would carry more."
     return Cause(

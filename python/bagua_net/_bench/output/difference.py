@@ -23,7 +23,7 @@ from .record import FORMAT
 _NOISE = 0.02
 _FEWEST_ROUNDS = 3
 #: What must be equal, for times that say anything.
-_SAME = ("op", "nranks", "dtype", "redop", "model", "device")
+_SAME = ("op", "nranks", "dtype", "redop", "model", "device", "dev")
 
 
 class NotComparable(BaguaNetError):
@@ -128,10 +128,11 @@ def _clause(verdict: str, group: list[Change]) -> str:
 def _other(before: Run, after: Run) -> Iterator[str]:
     """What else differs."""
     here = ", ".join(
-        f"{name} {before.record[part].get(name, 'unset')} → {after.record[part].get(name, 'unset')}"
-        for part in ("machine", "environment")
-        for name in sorted({*before.record[part], *after.record[part]})
-        if before.record[part].get(name) != after.record[part].get(name)
+        f"{name} {was.get(name, 'unset')} → {now.get(name, 'unset')}"
+        for part in ("machine", "environment", "transports")
+        for was, now in [(before.record.get(part, {}), after.record.get(part, {}))]
+        for name in sorted({*was, *now})
+        if was.get(name) != now.get(name)
     )
     for run in (before, after):
         for sentence in run.record.get("summary", ()):

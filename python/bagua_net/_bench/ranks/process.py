@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn, TextIO
 
 from ..._errors import BaguaNetError
@@ -76,7 +76,8 @@ def _agree(config: Config, task: Assignment, rendezvous: Client, known: Kinds) -
         Unavailable: a network requested by name cannot be measured, or none can.
         BaguaNetError: the ranks were started with different options.
     """
-    options = hashlib.sha256(task.config.encode()).hexdigest()
+    same = replace(config, nccl="", net_plugin="another" if config.net_plugin else "")  # files may lie anywhere
+    options = hashlib.sha256(same.to_json().encode()).hexdigest()
     mine = {"options": options, "survey": survey(config, list(task.names), known), "rank": task.rank}
     rows = rendezvous.all_gather(mine)
     if any(row["options"] != rows[0]["options"] for row in rows):
@@ -87,6 +88,12 @@ def _agree(config: Config, task: Assignment, rendezvous: Client, known: Kinds) -
     for row in rows:
         for name, (there, text) in row["survey"].items():
             (usable if there else missing).setdefault(name, text)
+            if there and text != usable[name]:
+                unlike = f"rank {row['rank']} has {text}, and others {usable[name]}: use one everywhere"
+                missing.setdefault(name, unlike)
+    for name in [name for name in missing if name in usable]:
+        lacking = [row["rank"] for row in rows if not row["survey"].get(name, (True, ""))[0]]
+        missing[name] = f"on rank {lacking[0]}: {missing[name]}" if lacking else missing[name]
     usable = {name: usable[name] for name in known(config.device) if name in usable and name not in missing}
     for name in config.transports:
         if name in missing:

@@ -37,6 +37,8 @@ _MAX_REPLY = 1 << 28
 #: all of them may come at once.
 _MAX_STRANGERS = 64
 _HELLO_SECONDS = 5.0
+#: Where no rank of another run has come: those of one network may be measuring.
+_REMEDY = "; --timeout waits longer, as for long turns of --iters"
 
 
 class RendezvousFailed(BaguaNetError):
@@ -218,7 +220,9 @@ class Server:
 
     def _miss(self) -> None:
         missing = {rank % self._turn for rank in range(self._nranks) if rank not in self._rows}
-        self._fail(f"{_name_ranks(sorted(missing))} did not arrive within {self._timeout:g} s{self._refused}")
+        self._fail(
+            f"{_name_ranks(sorted(missing))} did not arrive within {self._timeout:g} s{self._refused or _REMEDY}"
+        )
 
     def _leave(self, rank: int) -> None:
         del self._ranks[rank]

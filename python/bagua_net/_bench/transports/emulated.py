@@ -9,7 +9,6 @@ are passed to NCCL as they are.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import threading
 import time
@@ -23,7 +22,7 @@ from ..._native.version import version as own_version
 from ..._nccl import debug_log, discovery, emulated, net_plugin
 from ..._nccl.emulated import DataType, RedOp
 from ..workload.config import Config
-from .base import Bound, Call, Job, Kind, NetworkFailed, Place, Unavailable
+from .base import Bound, Call, Job, Kind, NetworkFailed, Place
 
 _SOCKET = "Socket"
 #: Bytes that may be under way before a call waits for them, so that a limit on the time without progress is one on
@@ -94,20 +93,11 @@ class EmulatedTransport:
         self._watch = _Watch(name, config.timeout, place.give_up)
         self._queued = 0
         self.evidence: list[str] = []
-        unique_id = self._try(self._nccl.get_unique_id) if place.rank == 0 else b""
-        self.row = json.dumps({"version": self._nccl.version_text, "id": unique_id.hex()}).encode()
+        self.row = self._try(self._nccl.get_unique_id) if place.rank == 0 else b""
 
     def connect(self, rows: list[bytes]) -> None:
-        theirs = [json.loads(row) for row in rows]
-        for rank, row in enumerate(theirs):
-            if row["version"] != theirs[0]["version"]:
-                raise Unavailable(
-                    f"rank {rank} has NCCL {row['version']} and rank 0 has {theirs[0]['version']}; "
-                    "use one release everywhere"
-                )
-        unique_id = bytes.fromhex(theirs[0]["id"])
         self._watch.begin()
-        self._comm = self._try(lambda: self._nccl.comm_init_rank(self._nranks, unique_id, self._rank))
+        self._comm = self._try(lambda: self._nccl.comm_init_rank(self._nranks, rows[0], self._rank))
         self._nccl.forgive()
         self._watch.over(self._comm)
         self._stream = self._nccl.stream()
@@ -280,7 +270,7 @@ SOCKET = Kind(
 )
 OTHER = Kind(
     "nccl+other",
-    lambda config: _describe(config, f"{net_plugin.network_name(_other(config))} of {_other(config)}"),
+    lambda config: _describe(config, f"{net_plugin.network_name(_other(config))} of {_other(config).name}"),
     _open_other,
     _environment_other,
     on_request=True,

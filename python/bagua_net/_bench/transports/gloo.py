@@ -26,9 +26,11 @@ def _open(config: Config, place: Place) -> TorchTransport:
     """Uses the interface by which the ranks met, unless one is set: gloo's default is the address of this host's name,
     which is often on loopback."""
     if _INTERFACE not in os.environ:
-        for interface in interfaces.scan():
-            if interface.address == place.host:
-                os.environ[_INTERFACE] = interface.name
+        rows = interfaces.scan()
+        # One address of each is known: they may have met by another one.
+        found = [row.name for row in rows if row.address == place.host] + [row.name for row in rows if not row.reason]
+        if found:
+            os.environ[_INTERFACE] = found[0]
     return TorchTransport("gloo", config, place)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket
 
 _PREFIX = "BAGUA_NET_ADDRESS_PREFIX"
 
@@ -24,8 +25,14 @@ def use_interface(ifname: str | None, local: bool) -> str:
     os.environ["NCCL_SOCKET_IFNAME"] = wanted
     exact = wanted.removeprefix("=")
     if not any(mark in exact for mark in "^,:") and ("GLOO_SOCKET_IFNAME" not in os.environ or ifname):
-        os.environ["GLOO_SOCKET_IFNAME"] = exact
+        os.environ["GLOO_SOCKET_IFNAME"] = _whole(exact) if exact == wanted else exact
     return "over loopback" if exact == "lo" else f"over {wanted}"
+
+
+def _whole(prefix: str) -> str:
+    """An interface whose name begins so, which is how NCCL takes it; gloo takes whole names."""
+    names = [name for _, name in socket.if_nameindex()]
+    return prefix if prefix in names else next((name for name in names if name.startswith(prefix)), prefix)
 
 
 def _of_the_prefix() -> str:

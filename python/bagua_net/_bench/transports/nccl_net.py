@@ -173,6 +173,7 @@ def socket_version() -> str:
 
 def _describe_socket(config: Config) -> str:
     library.load_host()  # the collectives are ours
+    _socket_table()  # a system may forbid what it needs
     return f"NCCL {socket_version()}'s own Socket network"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..workload.config import Config
 from ..workload.elements import TYPES
-from .base import Bound, Call, Job, Place, Unavailable
+from .base import Bound, Call, Job, NetworkFailed, Place, Unavailable
 
 _REDOPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "AVG"}
 
@@ -53,6 +53,12 @@ class TorchTransport:
             self.row = f"{place.host} {self._store.port}".encode()
 
     def connect(self, rows: list[bytes]) -> None:
+        try:
+            self._connect(rows)
+        except RuntimeError as error:
+            raise NetworkFailed(f"{self._backend}: {error}; --transport bagua measures without it") from error
+
+    def _connect(self, rows: list[bytes]) -> None:
         if self._store is None:
             host, port = rows[0].decode().split()
             self._store = self._dist.TCPStore(host, int(port), self._nranks, is_master=False, timeout=self._timeout)
