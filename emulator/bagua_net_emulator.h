@@ -27,7 +27,4 @@ EMU_API void emu_stream_destroy(void *stream);
 /* "" or a sentence: the first kernel or CUDA call that the emulation could not answer. */
 EMU_API const char *emu_problem(void);
 
-/* The releases of NCCL that can be opened, for people. */
-EMU_API const char *emu_versions(void);
-
 #endif

@@ -341,11 +341,6 @@ const char *emu_problem(void)
 	return emu_problem_text();
 }
 
-const char *emu_versions(void)
-{
-	return emu_layout_versions();
-}
-
 void *emu_stream_create(void)
 {
 	return emu_stream_new();

@@ -37,16 +37,10 @@ def _sides(results: Results) -> list[str]:
     return list(results.settings.get("sides") or sorted(found))
 
 
-_ONCE_LONG = ("S7", "S10", "S12")
-
-
 def _pairs_of(cell: Cell, settings: dict[str, Any]) -> int:
     """The readings of each side that a complete file has of this cell."""
     pairs = settings["pairs"]
-    if isinstance(pairs, dict):
-        return int(pairs[cell.scenario])
-    # Older files: one number, and another one for scenarios that take long.
-    return int(settings.get("effort", {}).get("long_pairs", pairs) if cell.scenario in _ONCE_LONG else pairs)
+    return int(pairs[cell.scenario] if isinstance(pairs, dict) else pairs)  # older files have one number
 
 
 def _missing(results: Results) -> int:
@@ -86,7 +80,7 @@ def _extent(results: Results) -> Iterator[str]:
     count = f"{len(cells)} cells" if wanted == len(cells) else f"**{len(cells)} of {wanted} cells**"
     windows = dict.fromkeys(_windows_of(cell, effort) for cell in cells)
     yield f"Sides: {', '.join(_sides(results))}. {count}. Readings: {'; '.join(windows)}.\n"
-    missing = _missing(results) if not isinstance(settings["pairs"], str) else 0
+    missing = _missing(results)
     if missing > 0:
         yield f"**Incomplete**: {missing} readings are missing.\n"
     if any(record.finalists for record in results.cells.values()):
@@ -137,8 +131,6 @@ def _builds(settings: dict[str, Any]) -> str:
 
 
 def _pairs(results: Results) -> str:
-    if isinstance(results.settings["pairs"], str):
-        return f"{results.settings['pairs']} pairs"
     scenarios: dict[int, dict[str, None]] = {}
     for record in results.cells.values():
         scenarios.setdefault(_pairs_of(record.cell, results.settings), {})[record.cell.scenario] = None

@@ -36,7 +36,7 @@ def _record(cell: Cell, **values: Sequence[float | None]) -> results.CellRecord:
 
 def _results(*records: results.CellRecord) -> results.Results:
     settings = {"congestion_control": "bbr", "nccl_version": "2.30.7", "plugin_version": "0.1.0"}
-    settings |= {"pairs": "3", "plugin_settings": ""}
+    settings |= {"pairs": 3, "plugin_settings": ""}
     computer = {"cpu": "a processor", "cores": 2, "memory_gib": 4, "kernel": "6.18"}
     rows = {record.cell.key: record for record in records}
     return results.Results("2026-01-01T00:00:00+00:00", "transport", computer, dict(settings), rows)

@@ -51,7 +51,6 @@ int emu_stream_synchronize(void *stream);
 int emu_stream_done(void *stream);
 void emu_stream_destroy(void *stream);
 const char *emu_problem(void);
-const char *emu_versions(void);
 """)
 
 #: nccl.h, 2.18 and later. A release lacks functions of later ones: cffi looks each up when it is first used.
