@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def _record(cell: Cell, **values: Sequence[float | None]) -> results.CellRecord:
 
 
 def _results(*records: results.CellRecord) -> results.Results:
-    settings = {"congestion_control": "bbr", "nccl_version": "2.30.7", "plugin_version": "0.1.0"}
+    settings: dict[str, Any] = {"congestion_control": "bbr", "nccl_version": "2.30.7", "plugin_version": "0.1.0"}
     settings |= {"pairs": 3, "plugin_settings": ""}
     computer = {"cpu": "a processor", "cores": 2, "memory_gib": 4, "kernel": "6.18"}
     rows = {record.cell.key: record for record in records}
