@@ -120,6 +120,7 @@ static uint32_t counted(struct bnet_conn *conn, bool was_idle, uint64_t idle_unt
 	struct bnet_path *path = conn->path;
 
 	bnet_engine.idle_until_us = idle_until_us;
+	bnet_active_collect();
 	bnet_sampler_begin(conn);
 	conn->was_idle = was_idle;
 	conn->passes_sampled = conn->passes - 1;

@@ -18,7 +18,7 @@
 #include "scaling/path.h"
 #include "scaling/sampler.h"
 
-#define DEADLINE_S 280
+#define DEADLINE_S 600 /* of a thousand changes under a sanitizer, beside others */
 #define PAIRS 2
 /* Beside others each takes a quarter of a second under ThreadSanitizer. */
 #define CHANGES (is_nightly() ? 1000 : 300)
