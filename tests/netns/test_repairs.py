@@ -13,7 +13,6 @@ from tests.netns.steps import (
     LARGE,
     LONG,
     MOST,
-    POLL_S,
     REMOTE_ERROR,
     SHORT,
     SMALL,
@@ -176,7 +175,6 @@ def test_small_messages_to_a_process_that_has_ended(tmp_path: Path) -> None:
         answer = "done"
         for message in range(1, MOST):
             if answer == "done":
-                time.sleep(POLL_S)
                 answer = sender.ask(f"post {SMALL}")
             if answer == f"posted {message}":
                 answer = sender.ask(f"wait {message}")
