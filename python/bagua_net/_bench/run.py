@@ -175,7 +175,7 @@ class _Load:
         self.ranks = placement.on_host[1]
         self._own_share = len(placement.ranks) / self.ranks
         self._processors = os.sched_getaffinity(0)
-        self.cores = len(self._processors)
+        self.cores = processors.allowed()
         self._start = self._now()
 
     def _now(self) -> tuple[float, float, float]:

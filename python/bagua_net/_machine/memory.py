@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from .control_groups import with_controller
 
 #: Limit, use, and the rows of memory.stat with what the kernel gives back when memory runs short: files that were read.
 _V2 = ("memory.max", "memory.current", ("inactive_file", "active_file"))
@@ -37,23 +38,6 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, tuple[str, ...]]]]:
-    """The control groups of this process, from its own to the topmost that it can see, and their files' names."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        top = root / ("sys/fs/cgroup/memory" if controllers else "sys/fs/cgroup")
-        group = top / path.lstrip("/")
-        while group.is_relative_to(top):
-            yield group, _V1 if controllers else _V2
-            group = group.parent
-
-
 def _left(group: Path, names: tuple[str, str, tuple[str, ...]]) -> int | None:
     limit, used = (_number(group / name) for name in names[:2])
     if limit is None or used is None:
@@ -70,7 +54,7 @@ def free(root: Path = Path("/")) -> Free | None:
         found.append(Free(available * 1024, "this machine"))
     found += [
         Free(left, "the memory limit of this container or service")
-        for left in (_left(*group) for group in _groups(root))
+        for left in (_left(group, _V1 if is_old else _V2) for group, is_old in with_controller("memory", root))
         if left is not None
     ]
     return min(found, key=lambda each: each.bytes, default=None)

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection
 from pathlib import Path
+
+from .control_groups import with_controller
 
 _STAT = Path("/proc/stat")
 #: Columns of /proc/stat: user, nice, system, and what the hypervisor gave to others. Interrupts belong to nobody.
@@ -34,3 +37,20 @@ def worked(processors: Collection[int]) -> float:
     except (OSError, ValueError, IndexError):
         return 0.0
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def allowed(root: Path = Path("/")) -> int:
+    """How many this process may use: those that it may run on, or as many as a container's limit comes to, rounded
+    up."""
+    limits = [_limit(group, is_old) for group, is_old in with_controller("cpu", root)]
+    return min([len(os.sched_getaffinity(0)), *(math.ceil(limit) for limit in limits if limit is not None)])
+
+
+def _limit(group: Path, is_old: bool) -> float | None:
+    """Processors; None: there is no limit."""
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_old else ("cpu.max",)
+    try:
+        quota, period = (word for name in names for word in (group / name).read_text().split())
+    except (OSError, ValueError):
+        return None
+    return int(quota) / int(period) if quota.isdecimal() and int(period) > 0 else None
