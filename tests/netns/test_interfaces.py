@@ -7,10 +7,8 @@ The links are veth pairs, their far ends in a second namespace, because every ke
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -22,7 +20,7 @@ from typing import Any
 import pytest
 
 import bagua_net
-from tests.support import nccl_wheels
+from tests.support import nccl_wheels, netns
 
 PACKAGES = Path(bagua_net.__file__).resolve().parents[1]
 _SCAN = "import dataclasses, json; from bagua_net._machine import interfaces\n" + (
@@ -46,35 +44,32 @@ if init(ctypes.byref(pointer()), 0, None, None, None) == 0 and devices(ctypes.by
         names.append(first_field[0].decode())
 print(json.dumps(names))
 """
-_NUMBER = itertools.count()
-
-
-def _ip(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["ip", *args], capture_output=True, text=True, timeout=20, check=False)
 
 
 class Namespace:
     """A network namespace, and a second one with the far ends of its links."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.far = f"{name}-far"
+    def __init__(self, near: netns.Host, far: netns.Host) -> None:
+        self.near = near
+        self._far = far
 
-    def ip(self, *args: str) -> None:
-        done = _ip("-n", self.name, *args)
-        if "Unknown device type" in done.stderr:
-            pytest.skip(f"this kernel has no interfaces of that kind: ip {' '.join(args)}")
-        assert done.returncode == 0, done.stderr
+    def ip(self, *args: str) -> str:
+        try:
+            return self.near.ip(*args)
+        except netns.CommandFailed as error:
+            if "Unknown device type" in str(error):
+                pytest.skip(f"this kernel has no interfaces of that kind: ip {' '.join(args)}")
+            raise
 
     def link(self, name: str, *addresses: str, up: bool = True, carrier: bool = True) -> None:
         """Adds a link with these addresses and waits until it is in the requested state."""
-        self.ip("link", "add", name, "type", "veth", "peer", "name", f"far-{name}", "netns", self.far)
+        self.ip("link", "add", name, "type", "veth", "peer", "name", f"far-{name}", "netns", self._far.name)
+        if carrier:
+            self._far.ip("link", "set", f"far-{name}", "up")
         self.settle(name, *addresses, up=up, carrier=carrier)
 
     def settle(self, name: str, *addresses: str, up: bool = True, carrier: bool = True) -> None:
         self.ip("link", "set", name, "addrgenmode", "none")
-        if carrier:
-            _ip("-n", self.far, "link", "set", f"far-{name}", "up")
         if up:
             self.ip("link", "set", name, "up")
         for address in addresses:
@@ -86,7 +81,7 @@ class Namespace:
         """The kernel raises IFF_RUNNING a moment after both ends are up."""
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            (row,) = json.loads(_ip("-n", self.name, "-j", "link", "show", "dev", name).stdout)
+            (row,) = json.loads(self.ip("-json", "link", "show", "dev", name))
             if row["operstate"] in ("UP", "UNKNOWN"):
                 return
             time.sleep(0.005)
@@ -97,7 +92,7 @@ class Namespace:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("NCCL_")}
         path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(
-            ["ip", "netns", "exec", self.name, sys.executable, "-c", program, *args],
+            [*self.near.prefix, sys.executable, "-c", program, *args],
             env=kept | {"PYTHONPATH": path} | env,
             capture_output=True,
             text=True,
@@ -115,21 +110,8 @@ class Namespace:
 
 @pytest.fixture
 def namespace() -> Iterator[Namespace]:
-    if os.geteuid() != 0:
-        pytest.skip("only root makes network namespaces")
-    if not shutil.which("ip"):
-        pytest.skip("needs the ip command (iproute2)")
-    made = Namespace(f"bnet-if-{os.getpid()}-{next(_NUMBER)}")
-    try:
-        for name in (made.name, made.far):
-            done = _ip("netns", "add", name)
-            if done.returncode != 0:
-                pytest.skip(f"no network namespaces here: {done.stderr.strip()}")
-        made.ip("link", "set", "lo", "up")
-        yield made
-    finally:
-        for name in (made.name, made.far):
-            _ip("netns", "delete", name)
+    with netns.hosts(2) as (near, far):
+        yield Namespace(near, far)
 
 
 @dataclass(frozen=True)
@@ -395,7 +377,7 @@ def tunnel(namespace: Namespace, kind: str, name: str, *addresses: str) -> Itera
         return
     if not Path("/dev/net/tun").exists():
         pytest.skip("this kernel has no /dev/net/tun")
-    command = ["ip", "netns", "exec", namespace.name, sys.executable, "-c", _HOLD, name, "1" if kind == "tun" else "2"]
+    command = [*namespace.near.prefix, sys.executable, "-c", _HOLD, name, "1" if kind == "tun" else "2"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdin
         assert holder.stdout
