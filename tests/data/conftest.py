@@ -3,31 +3,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-import bagua_net
+from tests.support import with_torch
 
 if TYPE_CHECKING:
     from tests.support.pool import Pool
     from tests.support.ranks import Ranks
 
-_NO_TORCH = importlib.util.find_spec("torch") is None
-
-
-class Skipped(pytest.Module):
-    """A file of tests that cannot be imported here."""
-
-    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
-        raise pytest.skip.Exception("torch is not installed", allow_module_level=True)
-
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    return Skipped.from_parent(parent, path=module_path) if _NO_TORCH else None
+    return with_torch.module_of(module_path, parent)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,8 +34,4 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture
 def ranks(pool: Pool) -> Ranks:
     """Two ranks of a group of this package's backend. A test leaves the group as it was."""
-    try:
-        bagua_net.plugin_path()
-    except bagua_net.LibraryNotFound as error:
-        pytest.skip(str(error))
     return pool.of(2)

@@ -193,9 +193,6 @@ def test_the_picture_is_a_png(tmp_path: Path) -> None:
 def test_another_interface_than_loopback_when_told(tmp_path: Path) -> None:
     record = results(tmp_path, "--transport", "bagua", "--max", "4", "--ifname", "=lo", *QUICK)
     assert record["environment"]["NCCL_SOCKET_IFNAME"] == "=lo"
-    run = bench("--transport", "bagua", "--max", "4", "--ifname", "nosuchif0", *QUICK)
-    assert run.returncode == 1
-    assert len(run.stderr.splitlines()) == 1
 
 
 def test_all_networks_go_where_the_prefix_leads(tmp_path: Path) -> None:

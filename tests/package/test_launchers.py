@@ -9,7 +9,6 @@ environment itself.
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 
@@ -43,21 +42,10 @@ sys.exit(subprocess.call(["env", "-i", "sh", "-c", " ".join(line)]))
 """
 
 
-def _environment_with(version: str, directory: Path) -> str:
-    """A directory for PYTHONPATH with this NCCL, as in its wheel: the form of the plugin's name depends on the NCCL."""
-    place = directory / "nvidia" / "nccl" / "lib"
-    place.mkdir(parents=True)
-    for package in (place.parent, place.parent.parent):
-        (package / "__init__.py").touch()
-    (place / "libnccl.so.2").symlink_to(nccl_wheels.library(version))
-    return str(directory)
-
-
 def _choice(sandbox: Sandbox, version: str, *launcher: str) -> str:
     command = [*launcher, *nccl_loader.worker(version)]
-    packages = _environment_with(version, sandbox.root / "packages")
-    paths = os.pathsep.join(filter(None, (packages, os.environ.get("PYTHONPATH"))))
-    done = sandbox.run("run", "--", *command, NCCL_SOCKET_IFNAME="lo", PYTHONPATH=paths)
+    settings = sandbox.with_nccl(nccl_wheels.library(version))
+    done = sandbox.run("run", "--", *command, NCCL_SOCKET_IFNAME="lo", **settings)
     assert done.returncode == 0, done.stdout + done.stderr
     return nccl_loader.found(done.stdout)
 
