@@ -238,9 +238,20 @@ static int replace(struct bnet_conn *conn, int fd, struct bnet_stream_start *sta
 
 static const char *reason_of(int error)
 {
-	if (error == -EBUSY)
+	switch (error) {
+	case -EBUSY:
 		return "its connection is busy";
-	return error == -ESTALE ? "its sender has tried again since" : "this process is out of memory or descriptors";
+	case -ESTALE:
+		return "its sender has tried again since";
+	case -EMFILE:
+	case -ENFILE:
+		return "this process is out of descriptors (ulimit -n)";
+	case -ENOSPC:
+		return "this user watches as many descriptors as sysctl fs.epoll.max_user_watches allows";
+	case -ENOMEM:
+		return "this process is out of memory";
+	}
+	return strerror(-error);
 }
 
 /* It has the token, and is set up otherwise. */
