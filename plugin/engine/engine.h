@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
@@ -120,6 +121,12 @@ void bnet_engine_tick_soon(void);
 
 /* Any thread. */
 void bnet_engine_activate(struct bnet_work_item *item);
+
+/* Its place among the devices. */
+static inline ptrdiff_t bnet_device_number(const struct bnet_device *dev)
+{
+	return dev - bnet_engine.devices.devices;
+}
 
 /* After a post on a connection: the control thread looks at it from now on. */
 static inline void bnet_engine_posted(struct bnet_work_item *item)

@@ -30,11 +30,6 @@ static struct {
 	struct bnet_traffic now[BNET_MAX_DEVICES], before[BNET_MAX_DEVICES];
 } looks;
 
-static ptrdiff_t number_of(const struct bnet_device *dev)
-{
-	return dev - bnet_engine.devices.devices;
-}
-
 static void look(uint64_t now_us)
 {
 	const struct bnet_device_table *table = &bnet_engine.devices;
@@ -52,14 +47,14 @@ struct bnet_meter_look bnet_meter_look(const struct bnet_device *dev, uint64_t n
 {
 	if (looks.at_us != now_us && now_us >= looks.rests_until_us)
 		look(now_us);
-	return (struct bnet_meter_look){.at_us = looks.at_us, .traffic = looks.now[number_of(dev)]};
+	return (struct bnet_meter_look){.at_us = looks.at_us, .traffic = looks.now[bnet_device_number(dev)]};
 }
 
 /* Since the look before this one. {0}: not known. */
 static struct bnet_metered since(const struct bnet_device *dev, uint64_t now_us)
 {
 	const struct bnet_meter_look now = bnet_meter_look(dev, now_us);
-	const uint64_t before = looks.before[number_of(dev)].received;
+	const uint64_t before = looks.before[bnet_device_number(dev)].received;
 
 	if (now.at_us != now_us || !looks.before_us || now_us - looks.before_us > MOST_GAP_US ||
 	    bnet_engine.idle_until_us > looks.before_us || !before || now.traffic.received < before)

@@ -44,11 +44,6 @@ int bnet_quota_per_connection(int processes, int connections)
 	return streams < 1 ? 1 : streams;
 }
 
-static ptrdiff_t number_of(const struct bnet_device *dev)
-{
-	return dev - bnet_engine.devices.devices;
-}
-
 /* A device and one that was merged from it and others have the same first NIC, by which processes count. */
 static bool is_announced(const struct bnet_device *dev)
 {
@@ -61,7 +56,7 @@ static bool is_announced(const struct bnet_device *dev)
 /* Once, also where all names are taken. */
 void bnet_quota_join(const struct bnet_device *dev)
 {
-	const ptrdiff_t device = number_of(dev);
+	const ptrdiff_t device = bnet_device_number(dev);
 	int fd;
 
 	if (quota.devices[device].joined)
@@ -93,7 +88,7 @@ void bnet_quota_early_over(struct bnet_conn *conn)
 /* Where the kernel has no names to count by, all ranks that the launcher tells of may use the device. */
 static int count_processes(const struct bnet_device *dev)
 {
-	const ptrdiff_t device = number_of(dev);
+	const ptrdiff_t device = bnet_device_number(dev);
 	int counted;
 
 	if (quota.devices[device].counted == quota.ticks)
@@ -124,7 +119,7 @@ static void learn(struct bnet_conn *conn, uint32_t in_use)
 void bnet_quota_unused(struct bnet_conn *conn)
 {
 	if (conn->company.looks == 1)
-		learn(conn, quota.devices[number_of(conn->dev)].in_use);
+		learn(conn, quota.devices[bnet_device_number(conn->dev)].in_use);
 	conn->company.looks = 0;
 }
 
@@ -143,13 +138,13 @@ static void look_at(struct bnet_conn *conn, uint32_t in_use[BNET_MAX_DEVICES])
 		bnet_quota_unused(conn);
 		return;
 	}
-	in_use[number_of(conn->dev)]++;
+	in_use[bnet_device_number(conn->dev)]++;
 	conn->company.looks++;
 }
 
 static void learn_all(struct bnet_path *path)
 {
-	const uint32_t fewest = quota.devices[number_of(path->dev)].fewest;
+	const uint32_t fewest = quota.devices[bnet_device_number(path->dev)].fewest;
 
 	bnet_list_each(node, &path->moving) {
 		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, of_path);

@@ -168,7 +168,7 @@ static int row_for(int *row, uint32_t *rounds, int count)
 /* To ask for it takes tens of µs: once a round. */
 static const struct bnet_device_row *device_of(const struct bnet_device *dev)
 {
-	struct bnet_device_row *row = &stats.devices[dev - bnet_engine.devices.devices];
+	struct bnet_device_row *row = &stats.devices[bnet_device_number(dev)];
 
 	if (row->round != stats.round)
 		*row = (struct bnet_device_row){.round = stats.round,
