@@ -18,8 +18,8 @@ _Calls = queue.SimpleQueue["tuple[_Call, torch.futures.Future[_Outcome]] | None"
 
 #: The threads of all workers, and what each takes its calls from.
 _running: dict[threading.Thread, _Calls] = {}
-#: Seconds that the end of the process waits for a thread, which may wait for another rank.
-PATIENCE_S = 1.0
+#: Seconds that the end of the process waits for a thread, which may wait for another rank, or for a busy processor.
+PATIENCE_S = 5.0
 
 
 class Runner(Protocol):
