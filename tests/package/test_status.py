@@ -58,7 +58,7 @@ def test_status_says_how_to_mend_what_each_layer_sets(sandbox: Sandbox) -> None:
     by_variables = sandbox.run("status", NCCL_NET_PLUGIN=gone, NCCL_NET="BaguaNet").stdout
     assert "does not exist; `bagua-net enable --system` again, or `bagua-net disable --system`" in by_all
     assert f"does not exist; `bagua-net enable --conf {named}` again, or `bagua-net disable --conf {named}`" in by_name
-    assert f"{gone} (environment) does not exist; unset it there\n" in by_variables
+    assert f"{gone} (environment) does not exist; unset NCCL_NET_PLUGIN\n" in by_variables
 
 
 @pytest.mark.parametrize("name", ["bagua", "libnccl-net-bagua.so"])

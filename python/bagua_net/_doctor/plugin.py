@@ -176,7 +176,7 @@ def check_rdma() -> Checks:
     left = f"; {found.left}" if found.left else ""
     if found.used and setting.on:
         fact = f"RDMA is up and the plugin displaces it: {found.names}{left}"
-        off = remedies(setting.plugin.layer)[1].replace("it there", "NCCL_NET_PLUGIN")
+        _, off = remedies(setting.plugin.layer)
         yield Check("RDMA", "warn", fact, f"keep RDMA unless it does not reach every host: {off}")
     elif found.used:
         fact = f"RDMA is up and the plugin would displace it: {found.names}{left}"

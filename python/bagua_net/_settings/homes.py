@@ -55,9 +55,10 @@ def instead_of_conf_file(named: Path) -> str:
 
 
 def remedies(layer: str | None) -> tuple[str, str]:
-    """How to mend, and how to take away, what this layer sets: a file, or the environment, which beats all files."""
+    """How to mend, and how to take away, an NCCL_NET_PLUGIN of this layer: a file, or the environment, which beats all
+    files."""
     if layer is None or not Path(layer).is_absolute():
-        return "unset it there", "unset it there"
+        return "unset NCCL_NET_PLUGIN", "unset NCCL_NET_PLUGIN"
     option = f" --conf {shlex.quote(layer)}"
     for product in (discovery.NCCL, discovery.RCCL):
         if Path(layer) in user_confs(product):
