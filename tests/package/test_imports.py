@@ -17,6 +17,7 @@ GRAPH = imports.graph(ROOT / "python")
 ALLOWED: dict[str, set[str]] = {
     "bagua_net._errors": set(),
     "bagua_net._sizes": set(),
+    "bagua_net._text": set(),
     "bagua_net._torch_backend": set(),
     "bagua_net._torch_internals": {"bagua_net._torch_backend"},
     "bagua_net._untraced": {"bagua_net._torch_internals"},
@@ -24,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "bagua_net._native": {"bagua_net._errors"},
     "bagua_net._nccl": {"bagua_net._errors", "bagua_net._native"},
     "bagua_net._settings": {"bagua_net._errors", "bagua_net._native", "bagua_net._nccl"},
-    "bagua_net._stats": {"bagua_net._errors", "bagua_net._settings"},
+    "bagua_net._stats": {"bagua_net._errors", "bagua_net._settings", "bagua_net._text"},
     "bagua_net._machine": {"bagua_net._errors", "bagua_net._native", "bagua_net._settings"},
     "bagua_net._activation": {
         "bagua_net._errors",
@@ -72,6 +73,7 @@ ALLOWED: dict[str, set[str]] = {
         "bagua_net._errors",
         "bagua_net._machine",
         "bagua_net._nccl",
+        "bagua_net._text",
     },
     "bagua_net._doctor.peers": {
         "bagua_net._activation",
@@ -118,6 +120,7 @@ ALLOWED: dict[str, set[str]] = {
         "bagua_net._settings",
         "bagua_net._sizes",
         "bagua_net._stats",
+        "bagua_net._text",
     },
     "bagua_net.cli": {"bagua_net._cli", "bagua_net._errors", "bagua_net._native"},
     "bagua_net.__main__": {"bagua_net.cli"},

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from .._doctor import check, nccl, network, plugin
+from .._text import printable
 from . import printing
 from .printing import Json
 
@@ -194,7 +195,7 @@ def doctor(
 
 def _plain(text: str) -> str:
     """Without what a terminal would obey: another host may have said it."""
-    return escape("".join(char if char.isprintable() else " " for char in text))
+    return escape(printable(text, " "))
 
 
 def _with_fix(finding: check.Check) -> str:

@@ -21,6 +21,7 @@ from .._errors import LibraryNotFound, LibraryUnusable
 from .._machine import interfaces
 from .._native.plugin import plugin_path
 from .._settings import layers, parameters
+from .._text import printable
 from . import printing
 from .printing import Json
 
@@ -36,16 +37,11 @@ def _processes(found: Collection[Process]) -> Table:
     table.columns[0].no_wrap = table.columns[2].no_wrap = True  # so that the second gives way
     table.columns[0].min_width = max((len(str(one.pid)) for one in found), default=0)  # however narrow the terminal is
     for one in found:
-        command = Text(" ".join(_printable(one.command).split()), no_wrap=True, overflow="ellipsis")
+        command = Text(" ".join(printable(one.command, " ").split()), no_wrap=True, overflow="ellipsis")
         if not sys.stdout.isatty():
             command.truncate(_PIPE_COMMAND, overflow="ellipsis")
-        table.add_row(str(one.pid), command, escape(_printable(one.library)))
+        table.add_row(str(one.pid), command, escape(printable(one.library, " ")))
     return table
-
-
-def _printable(name: str) -> str:
-    """What another user has named says nothing to this terminal."""
-    return "".join(char if char.isprintable() else " " for char in name)
 
 
 def _complain(*sentences: str) -> None:

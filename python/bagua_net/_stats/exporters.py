@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .._errors import BaguaNetError
+from .._text import printable
 from .lines import Line
 
 PORT = 9478
@@ -66,11 +67,6 @@ def address(named: str) -> tuple[str, str]:
     return address or host, f"http://{f'[{address}]' if address else host}:{port or PORT}/metrics"
 
 
-def _plain(text: object) -> str:
-    """Without what a terminal would obey."""
-    return "".join(char if char.isprintable() else "?" for char in str(text))
-
-
 def _fetch(url: str) -> str:
     """As far as it comes within the time. No proxy: these are hosts of a cluster."""
     deadline, data = time.monotonic() + _SECONDS, bytearray()
@@ -94,20 +90,20 @@ def look(named: str) -> Look:
     except ImportError:
         raise ExporterUnusable("prometheus_client is not installed; pip install prometheus-client") from None
     host, url = address(named)
-    found = Look(_plain(host), time.monotonic())
+    found = Look(printable(host), time.monotonic())
     try:
         for family in text_string_to_metric_families(_fetch(url)):
             for sample in family.samples:
                 _take(found, sample.name, sample.labels, sample.value)
     except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        why = f"{url}: {_plain(reason)}"
+        why = f"{url}: {printable(reason)}"
         raise ExporterUnusable(f"{why}; does `bagua-net export --address 0.0.0.0` run there?") from None
     return found
 
 
 def _take(found: Look, name: str, labels: dict[str, str], value: float) -> None:
-    labels = {each: _plain(text) for each, text in labels.items()}
+    labels = {each: printable(text) for each, text in labels.items()}
     if not math.isfinite(value):
         return
     if name == "bagua_net_process_info":

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .._settings import layers
+from .._text import printable
 
 DIRECTORY = "/dev/shm"
 _SETTING = "BAGUA_NET_STATS_DIR"
@@ -106,7 +107,7 @@ class _Table:
                 row[name] = int.from_bytes(raw, "little")
             else:
                 text = raw.partition(b"\0")[0].decode(errors="replace")
-                row[name] = "".join(char if char.isprintable() else "?" for char in text)
+                row[name] = printable(text)
         return row
 
 

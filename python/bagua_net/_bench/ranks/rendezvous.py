@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from ..._errors import BaguaNetError
+from ..._text import printable
 
 __all__ = ["Client", "RendezvousFailed", "Server", "new_token"]
 
@@ -378,7 +379,7 @@ class Client:
         except (TypeError, ValueError, RecursionError):
             raise self._other_program() from None
         if "error" in reply:
-            raise RendezvousFailed("".join(each if each.isprintable() else "?" for each in str(reply["error"])))
+            raise RendezvousFailed(printable(reply["error"]))
         return reply
 
     def _other_program(self) -> RendezvousFailed:
