@@ -24,6 +24,8 @@ NCCL = RESULTS / "2026-11-27.jsonl"
 STEPS = RESULTS / "algorithms" / "2026-11-28.jsonl"
 #: torch.distributed's operations, against gloo.
 COLLECTIVES = RESULTS / "torch-collectives" / "2026-11-24.jsonl"
+#: Training steps on one host, against gloo: later than those of COLLECTIVES.
+TRAINING = RESULTS / "torch-collectives" / "2026-11-25-training.jsonl"
 
 #: The paths of the picture's first network, in Mbit/s: a hash puts each flow on one of them.
 CLASSES = (1000,) * 8
@@ -52,7 +54,7 @@ class Gain:
         gain = quotient(self.before, self.after, faster=self.faster)
         sides = " | ".join(self._side(values) for values in (self.before, self.after))
         # A loss must not be rounded to a draw.
-        shown = f"{gain:.2f}" if gain < 2 else f"{gain:.1f}"
+        shown = f"{gain:.3f}" if 0.99 < gain < 1 else f"{gain:.2f}" if gain < 2 else f"{gain:.1f}"
         return f"| {self.what} | {self.rival} | {sides} | **{shown} ×** | {link(self.source)} |"
 
     def _side(self, values: Sequence[float]) -> str:
@@ -128,22 +130,22 @@ def _steps() -> Iterator[Gain]:
 
 
 def _collectives() -> Iterator[Gain]:
-    _, readings = collectives.load(COLLECTIVES)
     rows = (
-        ("all_reduce", 64 * KIB, "`all_reduce` of 64 KiB", "µs", 1),
-        ("all_reduce", 64 * MIB, "`all_reduce` of 64 MiB", "ms", 1000),
-        ("step of ResNet-50, DDP", 0, "a DDP step of ResNet-50's size", "ms", 1000),
+        (COLLECTIVES, "all_reduce", 64 * KIB, "`all_reduce` of 64 KiB", "µs", 1),
+        (COLLECTIVES, "all_reduce", 64 * MIB, "`all_reduce` of 64 MiB", "ms", 1000),
+        (TRAINING, "step of ResNet-50, DDP", 0, "a DDP step of ResNet-50's size", "ms", 1000),
+        (TRAINING, "step of ResNet-50, FSDP2", 0, "an FSDP2 step of ResNet-50's size", "ms", 1000),
     )
-    for name, nbytes, what, unit, microseconds in rows:
+    for source, name, nbytes, what, unit, microseconds in rows:
         here = next(
             each
-            for each in readings
+            for each in collectives.load(source)[1]
             if (each["hosts"], each["ranks"], each["name"], each["bytes"]) == (1, 2, name, nbytes)
         )
         ours, theirs = (
             [value / microseconds for value in here["sides"][side]] for side in (collectives.OURS, collectives.THEIRS)
         )
-        yield Gain(f"PyTorch on CPUs, {what}, one host", "gloo", theirs, ours, unit, False, COLLECTIVES)
+        yield Gain(f"PyTorch on CPUs, {what}, one host", "gloo", theirs, ours, unit, False, source)
 
 
 def gains() -> Sequence[Gain]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 
 from benchmarks.collectives import report as collectives
@@ -100,9 +101,9 @@ def _times(found: Mapping[tuple[str, int], collectives.Reading], name: str, nbyt
     return marked(number(value), value < 1)
 
 
-def _between_two(hosts: int) -> dict[tuple[str, int], collectives.Reading]:
+def _between_two(hosts: int, source: Path = figures.COLLECTIVES) -> dict[tuple[str, int], collectives.Reading]:
     """(call, bytes) → its readings, of two ranks."""
-    _, readings = collectives.load(figures.COLLECTIVES)
+    _, readings = collectives.load(source)
     return {(each["name"], each["bytes"]): each for each in readings if (each["hosts"], each["ranks"]) == (hosts, 2)}
 
 
@@ -119,9 +120,14 @@ def calls() -> str:
 
 
 def whole_steps() -> str:
+    sources = {hosts: figures.TRAINING if hosts == 1 else figures.COLLECTIVES for hosts in _PLACES}
     out = [f"| a step of | {' | '.join(_PLACES.values())} |", "|---" * (len(_PLACES) + 1) + "|"]
     for model in ("ResNet-50", "GPT-2"):
         for way in ("DDP", "FSDP2"):
-            cells = (_times(_between_two(hosts), f"step of {model}, {way}", 0) for hosts in _PLACES)
+            cells = (_times(_between_two(*each), f"step of {model}, {way}", 0) for each in sources.items())
             out.append(f"| {model}'s size, {way} | {' | '.join(cells)} |")
-    return "\n".join(out)
+    runs = (
+        f"{_PLACES[hosts]} {collectives.load(source)[0]['settings']['pairs']} runs, {figures.link(source, 'docs')}"
+        for hosts, source in sources.items()
+    )
+    return "\n".join([*out, "", f"Medians: {'; '.join(runs)}."])

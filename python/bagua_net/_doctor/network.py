@@ -202,7 +202,7 @@ def check_ports() -> Checks:
     if free == 0:
         yield Check("ports", "fail", fact, "set BAGUA_NET_PORT_RANGE to ports that nothing listens on")
     elif free < _FEW_PORTS:
-        yield Check("ports", "warn", fact, "widen BAGUA_NET_PORT_RANGE: a port for each process and interface")
+        yield Check("ports", "warn", fact, "widen BAGUA_NET_PORT_RANGE: a port for each process")
     else:
         yield Check("ports", "ok", fact)
     low, high = kernels_ports()

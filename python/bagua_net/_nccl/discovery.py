@@ -220,7 +220,7 @@ def libraries(named: str = "auto") -> list[Path]:
         found.setdefault(path.resolve(), path.absolute())
     if not found:
         raise NcclNotFound(
-            "no NCCL is installed here; pip install --no-deps nvidia-nccl-cu12, or name a "
+            "no NCCL is installed here; pip install --no-deps nvidia-nccl-cu12==2.32.3, or name a "
             f"{_LIBRARY} in {LIBRARY_VARIABLE}"
         )
     return list(found.values())
