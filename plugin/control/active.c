@@ -51,7 +51,7 @@ static bool collect_some(void)
 			return false;
 		bnet_engine.active_receivers += !conn_of(item)->sender;
 		bnet_sampler_begin(conn_of(item));
-		bnet_watchdog_begin(conn_of(item));
+		bnet_watchdog_begin(conn_of(item), bnet_now_us());
 	}
 	return true;
 }

@@ -24,9 +24,10 @@
 
 /* ---- how long ---- */
 
-void bnet_watchdog_begin(struct bnet_conn *conn)
+void bnet_watchdog_begin(struct bnet_conn *conn, uint64_t now_us)
 {
-	conn->seen.worked = false;
+	conn->seen.worked = bnet_conn_has_work(conn);
+	conn->seen.sampled_us = now_us;
 	conn->seen.still_us = 0;
 }
 
@@ -40,7 +41,8 @@ static void sample(struct bnet_conn *conn, uint64_t now_us)
 	seen->sampled_us = now_us;
 	seen->still_us = worked && seen->worked && moves == seen->moves ? seen->still_us + elapsed : 0;
 	seen->moves = moves;
-	seen->posted_us += worked && seen->worked ? elapsed : 0;
+	/* What began or ended in between did so in the middle, on average: bursts may be shorter than a tick. */
+	seen->posted_us += elapsed * ((unsigned)worked + (unsigned)seen->worked) / 2;
 }
 
 void bnet_watchdog_sample(uint64_t now_us)

@@ -11,7 +11,7 @@
 #include "transport/conn.h"
 
 /* The connection becomes active: meanwhile it was not looked at. */
-void bnet_watchdog_begin(struct bnet_conn *conn);
+void bnet_watchdog_begin(struct bnet_conn *conn, uint64_t now_us);
 /* For how long connections have had something posted, and for how long nothing has moved (struct bnet_seen). On each
  * tick while connections are active. */
 void bnet_watchdog_sample(uint64_t now_us);

@@ -124,6 +124,7 @@
 	N(segments_received)                                              \
 	N(retransmits)                                                    \
 	N(unacked)   /* segments */                                       \
+	N(probes)    /* that the peer's kernel has not answered */        \
 	N(unsent)    /* bytes */                                          \
 	N(silent_us) /* since something came from the peer's host */      \
 	N(broken)                                                         \

@@ -209,6 +209,7 @@ void bnet_row_of_stream(struct bnet_stats_stream *row, const struct bnet_conn *c
 		.segments_received = info.data_segs_in,
 		.retransmits = info.total_retrans,
 		.unacked = info.unacked,
+		.probes = info.probes,
 		.unsent = info.notsent_bytes,
 		.silent_us = (uint64_t)(info.last_ack_received < info.last_data_received ? info.last_ack_received
 											 : info.last_data_received) *

@@ -65,6 +65,18 @@ void bnet_trace_remove(const char *path)
 	unlink(name);
 }
 
+/* By now another request may have the name. */
+static void remove_if_is(const char *path, int fd)
+{
+	struct stat named, opened;
+	char name[NAME_BYTES];
+
+	name_of(name, path);
+	if (lstat(name, &named) == 0 && fstat(fd, &opened) == 0 && named.st_dev == opened.st_dev &&
+	    named.st_ino == opened.st_ino)
+		unlink(name);
+}
+
 /* Whoever waits holds the lock. */
 static bool is_awaited(int fd)
 {
@@ -86,7 +98,7 @@ static int open_request(const char *path)
 	    bnet_segment_leaves_enough(fd, sizeof(trace.header))) {
 		if (is_awaited(fd))
 			return fd;
-		unlink(name);
+		remove_if_is(path, fd);
 	}
 	bnet_socket_close(fd);
 	return -1;
@@ -163,8 +175,8 @@ bool bnet_trace_look(const char *path)
 	if (trace.fd < 0)
 		return begin(path);
 	if (!is_awaited(trace.fd)) {
+		remove_if_is(path, trace.fd);
 		forget();
-		bnet_trace_remove(path);
 		return false;
 	}
 	if (trace.writing)

@@ -6,6 +6,7 @@ Where namespaces can play a cause, tests/netns/test_limits.py does.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def _snapshot(at_us: int, connection: dict[str, Any], stream: dict[str, Any], st
         "peer": "10.0.0.2:1",
         "device": "eth0",
         "level": streams,
+        "streams": streams,
         "most": 64,
     }
     times = {"published_us": at_us, "device_us": at_us}
@@ -73,6 +75,42 @@ def test_a_job_that_computes_in_between_is_bound_by_what_binds_it_meanwhile() ->
     assert _word(posted_us=0.3, stream={"busy_us": 0.3}) == limits.APPLICATION
 
 
+_LOST: dict[str, Any] = {**_BUSY, "segments_sent": 10_000, "retransmits": 50}
+#: The peer's acknowledgement of a lone message of three segments comes after 40 ms.
+_DELAYED: dict[str, Any] = {**_BUSY, "rtt_us": 40_000, "segment": 1448}
+
+
+@pytest.mark.parametrize(
+    ("of", "word"),
+    [
+        ({"stream": {**_QUEUED, "segment": 1448}}, limits.NETWORK),
+        ({"stream": {**_QUEUED, "segment": 1448, "busy_us": 0.4}}, limits.APPLICATION),
+        ({"stream": {**_QUEUED, "segment": 1448}, "local_peer": 1}, limits.APPLICATION),
+        ({"stream": _DELAYED, "bytes_sent": 2 * 24 * 4096}, limits.APPLICATION),
+        ({"stream": _LOST}, causes.LOSSES),
+        ({"stream": _BUSY}, limits.APPLICATION),  # nothing shows that the network has them for long
+        (
+            {"stream": _BUSY, "device_sent": int(18.8 * _GBIT), "device_mbps": 10_000, "together": 9.3 * _GBIT},
+            causes.FULL_LINK,
+        ),
+    ],
+)
+def test_messages_that_are_done_before_they_have_arrived(of: dict[str, Any], word: str) -> None:
+    """A copy is kept of them. So a rank that waits for the answer to each has hardly ever something posted."""
+    assert _word(posted_us=0.06, **of) == word
+
+
+def test_a_lossy_stream_among_others_that_wait_for_it() -> None:
+    """All wait for the last slice of a message, which waits for its retransmission."""
+    before = _snapshot(_S, {}, {}, streams=2)
+    now = _snapshot(3 * _S, {"bytes_sent": 10**9, "posted_us": _S // 10}, {"segments_sent": 10_000}, streams=2)
+    streams = ({**now.streams[0], "busy_us": 2 * _S, "retransmits": 50}, now.streams[1])
+    (rate,) = limits.rates(dataclasses.replace(now, streams=streams), before)
+    cause = causes.of(rate, Surroundings())
+    assert cause is not None
+    assert cause.word == causes.LOSSES
+
+
 def test_a_processor_that_is_late() -> None:
     assert _word(posted_us=1, stream={"busy_us": 0.3}) == limits.PROCESSOR
     assert _word(posted_us=1, stream=_BUSY, local_peer=1) == limits.PROCESSOR
@@ -100,10 +138,9 @@ def test_a_connection_none_of_whose_streams_is_shown(local_peer: int) -> None:
     assert _word(posted_us=1, streams=0, level=16, bytes_sent=0) is None
 
 
-@pytest.mark.parametrize(("unacked", "word"), [(0, limits.RECEIVER), (20_000, causes.RECEIVE_BUFFER)])
-def test_a_window_that_is_shut_and_one_that_is_too_small(unacked: int, word: str) -> None:
-    stream = {**_BUSY, "rwnd_limited_us": 0.6, "rtt_us": 30_000, "unacked": unacked, "segment": 1448}
-    assert _word(posted_us=1, stream=stream) == word
+@pytest.mark.parametrize(("rtt_us", "word"), [(300, limits.RECEIVER), (30_000, causes.RECEIVE_BUFFER)])
+def test_a_window_that_is_shut_and_one_that_may_be_too_small(rtt_us: int, word: str) -> None:
+    assert _word(posted_us=1, stream={**_BUSY, "rwnd_limited_us": 0.6, "rtt_us": rtt_us}) == word
 
 
 def test_a_send_buffer_that_is_full() -> None:
@@ -138,6 +175,16 @@ def test_what_to_do_about_a_limit_for_each_flow(streams: int, most: int, said: s
     assert said in cause.action
 
 
+def test_a_limit_for_each_flow_by_losses() -> None:
+    lossy, other = (_cause(posted_us=1, streams=4, stream=each, **_CLIMBED) for each in (_LOST, _BUSY))
+    assert lossy is not None
+    assert other is not None
+    assert lossy.word == other.word == causes.FLOW_LIMIT
+    assert "0.50 % of the packets were sent again" in lossy.fact
+    assert "ethtool" in lossy.action
+    assert "ethtool" not in other.action
+
+
 @pytest.mark.parametrize(("rtt_us", "word"), [(110, causes.LOSSES), (1500, limits.NETWORK)])
 def test_losses_where_nothing_queues(rtt_us: int, word: str) -> None:
     stream = {**_BUSY, "rtt_us": rtt_us, "segments_sent": 10_000, "retransmits": 50}
@@ -165,10 +212,20 @@ def test_what_a_card_carries(gbit: float, mbps: int, together: float | None, str
     ("silent_us", "unacked", "word"),
     [(25 * _S, 3, causes.HOST_SILENT), (1000, 3, limits.STILL), (25 * _S, 0, limits.STILL)],
 )
-def test_nothing_moves(silent_us: int, unacked: int, word: str) -> None:
-    stream = {"silent_us": silent_us, "unacked": unacked}
+@pytest.mark.parametrize("owed", ["unacked", "probes"])  # of a sender, and of one that receives or has sent all
+def test_nothing_moves(silent_us: int, unacked: int, word: str, owed: str) -> None:
+    stream = {"silent_us": silent_us, owed: unacked}
     assert _word(bytes_sent=0, outstanding=1, still_us=30 * _S, stream=stream) == word
     assert _word(bytes_sent=0, outstanding=1, still_us=30 * _S, stream=stream, sender=0) in (word, limits.STILL)
+
+
+def test_nothing_moves_where_all_streams_were_reset() -> None:
+    reset, slow = (_cause(streams=count, bytes_sent=0, outstanding=1, still_us=30 * _S) for count in (0, 1))
+    assert reset is not None
+    assert slow is not None
+    assert reset.word == slow.word == limits.STILL
+    assert "were reset" in reset.reason
+    assert "were reset" not in slow.reason
 
 
 @pytest.mark.parametrize("error", [104, 2**40])

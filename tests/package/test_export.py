@@ -136,6 +136,38 @@ def test_a_connection_that_stands_still_is_counted_in_its_direction(sender: int)
     assert counts == {"send": sender, "receive": 1 - sender}
 
 
+def test_what_is_posted_is_told_apart_by_direction() -> None:
+    """Receives are posted early, and say nothing about what a sender does."""
+    (sends,) = _snapshot((1, 100)).connections
+    rows = ({**sends, "posted_us": 2_000_000}, {**sends, "sender": 0, "posted_us": 9_000_000})
+    (found,) = _metrics_of([dataclasses.replace(_snapshot((1, 100)), connections=rows)])
+    posted = {dict(labels)["direction"]: n for labels, n in found["bagua_net_peer_posted_seconds_total"].items()}
+    assert posted == {"send": 2, "receive": 9}
+
+
+def test_a_process_that_has_gone_quiet_is_not_held_back_any_more() -> None:
+    """It publishes nothing while it has nothing to do."""
+    from bagua_net._stats.metrics import Metrics
+
+    def at(published_us: int, sent: int) -> list[Snapshot]:
+        each = _snapshot((1, sent))
+        connection = {**each.connections[0], "published_us": published_us}
+        return [
+            dataclasses.replace(each, process={**each.process, "published_us": published_us}, connections=(connection,))
+        ]
+
+    looks = [(1.0, at(1_000_000, 0)), (3.0, at(3_000_000, 100)), (4.0, at(3_000_000, 100)), (60.0, at(3_000_000, 100))]
+    words = []
+    registry = prometheus_client.CollectorRegistry()
+    metrics = Metrics(lambda: looks[0][1], clock=lambda: looks[0][0])
+    registry.register(metrics)  # which looks once
+    for _ in range(4):
+        found = _samples(prometheus_client.generate_latest(registry).decode()).get("bagua_net_peer_limit", {})
+        words.append([dict(labels)["limit"] for labels, count in found.items() if count])
+        del looks[0]
+    assert words == [[], ["application"], ["application"], ["idle"]]
+
+
 def test_two_processes_of_one_number_are_added() -> None:
     here, there = _snapshot((1, 100)), dataclasses.replace(_snapshot((1, 5)), path=Path("two"))
     (found,) = _metrics_of([here, there])

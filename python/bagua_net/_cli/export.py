@@ -89,9 +89,12 @@ def _write(registry: Any, path: Path) -> None:
     from prometheus_client import write_to_textfile
 
     with _elected():
-        while True:
-            write_to_textfile(str(path), registry)
-            time.sleep(_EVERY_S)
+        try:
+            while True:
+                write_to_textfile(str(path), registry)
+                time.sleep(_EVERY_S)
+        finally:  # node_exporter would serve the last figures for ever
+            path.unlink(missing_ok=True)
 
 
 def _print_once(registry: Any) -> None:

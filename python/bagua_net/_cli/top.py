@@ -13,9 +13,11 @@ from enum import Enum
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from .._stats import causes, connecting, exporters, files, limits
 from .._stats.files import Snapshot
@@ -314,29 +316,43 @@ def register(app: typer.Typer, panel: str) -> None:
             _complain(complaints)
             raise typer.Exit(1)
 
+        def pick(lines: list[Any]) -> list[Any]:
+            return chosen(lines, text, "" if operations or order is None else order.value)
+
         def table(lines: list[Any], width: int) -> Table:
-            if operations:
-                return _table_of_operations(each for each in lines if each.has(text))
-            return _table(chosen(lines, text, order.value if order else ""), width, streams)
+            return _table_of_operations(lines) if operations else _table(lines, width, streams)
 
         if not once and printing.can_redraw():
-            _watch(source, table, interval)
+            _watch(source, pick, table, interval)
         time.sleep(interval)
         lines, complaints = source.next()
         _complain(complaints)
-        if lines and not chosen(lines, text, ""):
+        if lines and not pick(lines):
             _complain([f"none of {len(lines)} lines has {text!r} in a word"])
         if lines:
-            printing.lines(table(lines, printing.console().width))
+            printing.lines(table(pick(lines), printing.console().width))
 
 
-def _watch(source: _Source, table: Callable[[list[Any], int], Table], interval: float) -> None:
-    """Until it is interrupted."""
+_Tabulate = Callable[[list[Any], int], Table]
+
+
+def _fitting(lines: list[Any], table: _Tabulate, width: int, rows: int) -> tuple[Table, int]:
+    """As many of the lines as have room, and how many are left."""
+    for count in range(min(len(lines), rows), 0, -1):
+        shown = table(lines[:count], width)
+        if shown.row_count <= rows:
+            return shown, len(lines) - count
+    return table([], width), len(lines)
+
+
+def _watch(source: _Source, pick: Callable[[list[Any]], list[Any]], table: _Tabulate, interval: float) -> None:
+    """Until it is interrupted. What is wrong stands above the table, whose end a low terminal does not show."""
     console = printing.console()
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
             time.sleep(interval)
             lines, complaints = source.next()
-            shown = table(lines, console.width)
-            shown.caption = escape("\n".join(complaints))
-            live.update(shown, refresh=True)
+            room = console.height - len(complaints) - 2  # a line about what is left, and the table's head
+            shown, left = _fitting(pick(lines), table, console.width, room)
+            more = [f"{left} more lines have no room here: --filter, --sort"] if left else []
+            live.update(Group(*(Text(each) for each in (*complaints, *more)), shown), refresh=True)

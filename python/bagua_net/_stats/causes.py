@@ -20,21 +20,9 @@ _GAIN = 1.2
 _PROPORTIONAL = 0.6
 #: Streams of a connection, and of all connections of a network card (BNET_MAX_STREAMS, plugin/scaling/quota.c).
 _MOST_STREAMS, _OF_A_CARD = 64, 256
-#: A device that carries this share of its speed is full: the rest is headers and acknowledgements.
-_FULL = 0.85
-#: One that carries more than its speed is not bound by it, as virtual ones, which name any.
-_MOST = 1.05
 #: Others' share of what the device carries, from which on they are named.
 _OTHERS = 0.2
-#: Segments sent again, where hardly anything queues. One stream carries 56 MB/s then over a millisecond (Mathis et al.,
-#: "The macroscopic behavior of the TCP congestion avoidance algorithm", 1997).
-_LOSSES = 0.001
-#: Round trips are so much longer than the shortest one where bytes queue on the way. Between two virtual cards that
-#: lose packets, and hold none, they are up to 0.9 ms longer.
-_QUEUED_TIMES = 1.3
-_QUEUED_US = 1000
-#: Bytes in flight, of what the path holds in a round trip: the window is open, and too small.
-_IN_FLIGHT = 0.5
+#: Over shorter round trips a window that is shut is that of a rank which is late, unless BAGUA_NET_RCVBUF is small.
 _LONG_US = 1000
 #: Nothing has come from a host for so long, although it owes an answer.
 _SILENT_US = 3_000_000
@@ -124,7 +112,7 @@ def _failed(rate: Rate) -> Cause:
 def _is_unanswered(rate: Rate) -> bool:
     still = number(rate.connection, "still_us")
     silent = all(number(row, "silent_us") >= max(_SILENT_US, _MEANWHILE * still) for row in rate.streams)
-    return silent and any(number(row, "unacked") for row in rate.streams)
+    return silent and any(number(row, "unacked") or number(row, "probes") for row in rate.streams)
 
 
 def _still(rate: Rate) -> Cause:
@@ -136,7 +124,15 @@ def _still(rate: Rate) -> Cause:
             HOST_SILENT,
             fact,
             f"The host {_peer(rate)} answers nothing: it is down, or the network between is.",
-            f"Look whether {_peer(rate)} can be reached.",
+            f"Look whether {_peer(rate)} can be reached. Where it answers a ping, large packets may not pass: "
+            f"`bagua-net doctor --peers {_peer(rate)}` tries them.",
+        )
+    if not number(rate.connection, "streams"):
+        return Cause(
+            limits.STILL,
+            fact,
+            "Its streams were reset, and none has taken their place.",
+            f"Look whether {_peer(rate)} can be reached, and what on the way ends connections: docs/failures.md.",
         )
     reason = "The rank there sends nothing: it computes, is stopped, or waits for another rank."
     if rate.sender:
@@ -162,21 +158,19 @@ def _application(rate: Rate, process: Sequence[Rate]) -> Cause:
     )
 
 
-def _in_flight(rate: Rate) -> float:
-    return sum(number(row, "unacked") * number(row, "segment") for row in rate.streams)
-
-
 def _receiver(rate: Rate) -> Cause:
     round_trip_us = rate.mean("rtt_us")
     fact = (
         f"The window of {_peer(rate)} was the limit for {_share(rate.rwnd)} of the time in which bytes were on the way."
     )
-    if round_trip_us >= _LONG_US and _in_flight(rate) >= _IN_FLIGHT * rate.bytes_per_second * round_trip_us / 1e6 > 0:
+    if round_trip_us >= _LONG_US:
         return Cause(
             RECEIVE_BUFFER,
             f"{fact[:-1]}, and a round trip takes {round_trip_us / 1000:.3g} ms.",
-            "The rank there takes its messages, but the window is smaller than what the path holds in a round trip.",
-            f"On {_peer(rate)} raise net.ipv4.tcp_rmem's last number, and leave BAGUA_NET_RCVBUF unset.",
+            "The window is smaller than what the path holds in a round trip, or the rank there takes its messages more "
+            "slowly than they come.",
+            f"Look at `ss -tm` on {_peer(rate)}. Where Recv-Q is near 0, raise net.ipv4.tcp_rmem's last number, and "
+            "leave BAGUA_NET_RCVBUF unset. Where it stays full, that rank is slow: `bagua-net explain` there.",
         )
     return Cause(
         limits.RECEIVER,
@@ -229,19 +223,16 @@ def _unknown(rate: Rate) -> Cause:
     )
 
 
-def _queues(rate: Rate) -> bool:
-    shortest = min((number(row, "min_rtt_us") for row in rate.streams if number(row, "min_rtt_us")), default=0)
-    return rate.mean("rtt_us") >= max(shortest * _QUEUED_TIMES, shortest + _QUEUED_US)
+def _repeated(rate: Rate) -> str:
+    return f"{rate.retransmitted:.2%} of the packets were sent again".replace("%", " %")
 
 
 def _losses(rate: Rate) -> Cause | None:
-    if rate.retransmitted < _LOSSES or _queues(rate):
+    if not rate.loses:
         return None
     return Cause(
         LOSSES,
-        f"{rate.retransmitted:.2%} of the packets were sent again, while hardly any bytes queue on the way.".replace(
-            "%", " %"
-        ),
+        f"{_repeated(rate)}, while hardly any bytes queue on the way.",
         "They are dropped on the way: by a switch with a short buffer, a policer, or a damaged cable or port.",
         "Look at the drop counters along the way, and at `ethtool -S`; BAGUA_NET_CONGESTION=bbr bears losses.",
     )
@@ -249,7 +240,7 @@ def _losses(rate: Rate) -> Cause | None:
 
 def _own_link(rate: Rate) -> Cause | None:
     device, speed = str(rate.connection.get("device", "")), number(rate.connection, "device_mbps") * 125_000
-    if not speed or not _FULL * speed <= rate.device_bytes_per_second <= _MOST * speed:
+    if not rate.fills_device:
         return None
     return Cause(
         FULL_LINK,
@@ -264,7 +255,7 @@ def _shared_link(rate: Rate, together: float | None) -> Cause | None:
     carried, speed = rate.device_bytes_per_second, number(rate.connection, "device_mbps")
     if together is None or carried - together <= _OTHERS * carried:
         return None
-    if (_own_link(rate) is None) if speed else not _queues(rate):
+    if not (rate.fills_device if speed else rate.queues):
         return None
     return Cause(
         SHARED_LINK,
@@ -304,12 +295,15 @@ def _flow_limit(rate: Rate, process: Sequence[Rate]) -> Cause | None:
         action = f"No more than {level} are allowed: {bounds}."
         if level >= _MOST_STREAMS:
             action = f"{_MOST_STREAMS} are the most that a connection has: more connections would carry more."
-    return Cause(
-        FLOW_LIMIT,
-        f"{_streams(fewer)} carried {_rate(with_fewer)}, and {more} carry {_rate(with_more)}.",
-        "The network limits each flow, not the whole: more streams carry more.",
-        action,
-    )
+    fact = f"{_streams(fewer)} carried {_rate(with_fewer)}, and {more} carry {_rate(with_more)}."
+    reason = "The network limits each flow, not the whole: more streams carry more."
+    if rate.loses:
+        fact += f" {_repeated(rate)}, while hardly any bytes queue on the way."
+        reason = "Packets are lost, by a policer or a damaged path, and each flow is slower for it: more carry more."
+        action += (
+            " Look at the drop counters along the way, and at `ethtool -S`; BAGUA_NET_CONGESTION=bbr bears losses."
+        )
+    return Cause(FLOW_LIMIT, fact, reason, action)
 
 
 def _network(rate: Rate) -> Cause:

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from .files import Row, Snapshot
 
 #: Shares of time, from which on something is the limit. A job that posts without a pause has something posted for
-#: nearly all of the time, and one that computes in between for a part.
+#: nearly all of the time, and one that computes in between for a part. A message is done when a copy is kept of it
+#: (plugin/transport/retention.c), so where a rank waits for the answer to each of them, little is posted although the
+#: network has bytes to carry all the time.
 _POSTED = 0.5
 #: Of the time in which something is posted: bytes are on the way.
 _BUSY = 0.7
@@ -24,6 +26,20 @@ _OF_BUSY_RWND = 0.25
 _OF_BUSY_SNDBUF = 0.5
 #: Nothing has moved for so long although something is posted.
 _STILL_US = 2_000_000
+#: A device that carries this share of its speed is full: the rest is headers and acknowledgements.
+_FULL = 0.85
+#: One that carries more than its speed is not bound by it, as virtual ones, which name any.
+_MOST = 1.05
+#: Segments sent again, where hardly anything queues. One stream carries 56 MB/s then over a millisecond (Mathis et al.,
+#: "The macroscopic behavior of the TCP congestion avoidance algorithm", 1997).
+_LOSSES = 0.001
+#: Round trips are so much longer than the shortest one where bytes queue on the way. Between two virtual cards that
+#: lose packets, and hold none, they are up to 0.9 ms longer.
+_QUEUED_TIMES = 1.3
+_QUEUED_US = 1000
+#: Segments of a stream in flight, on average, from which on a long round trip is a queue: one or two may wait for an
+#: acknowledgement that the peer delays. As many as a stream begins with (RFC 6928).
+_SEGMENTS = 10
 
 LATENCIES = 24
 
@@ -52,6 +68,8 @@ class Rate:
     posted: float
     #: of the streams' time: bytes were in flight
     busy: float
+    #: … of the time of the one that had most
+    busiest: float
     #: of that: limited by the peer's window, and by the send buffer
     rwnd: float
     sndbuf: float
@@ -61,11 +79,19 @@ class Rate:
     device_bytes_per_second: float
     #: messages that took less than 2^i µs, for each i; those that were timed
     latencies: tuple[int, ...]
-    limit: str
 
     @property
     def sender(self) -> bool:
         return bool(number(self.connection, "sender"))
+
+    @property
+    def limit(self) -> str:
+        """One of ALL. Empty: it receives, and its sender knows."""
+        if number(self.connection, "error"):
+            return FAILED
+        if number(self.connection, "outstanding") and number(self.connection, "still_us") >= _STILL_US:
+            return STILL
+        return _limit_of_sender(self) if self.sender else ""
 
     @property
     def bytes_per_second(self) -> float:
@@ -75,6 +101,22 @@ class Rate:
     def retransmitted(self) -> float:
         """The share of its segments."""
         return self.retransmits / self.segments if self.segments else 0.0
+
+    @property
+    def queues(self) -> bool:
+        """Bytes queue on the way."""
+        shortest = min((number(row, "min_rtt_us") for row in self.streams if number(row, "min_rtt_us")), default=0)
+        return self.mean("rtt_us") >= max(shortest * _QUEUED_TIMES, shortest + _QUEUED_US)
+
+    @property
+    def loses(self) -> bool:
+        """Packets are lost on the way, although hardly anything queues there."""
+        return self.retransmitted >= _LOSSES and not self.queues
+
+    @property
+    def fills_device(self) -> bool:
+        speed = number(self.connection, "device_mbps") * 125_000
+        return _FULL * speed <= self.device_bytes_per_second <= _MOST * speed if speed else False
 
     def latency_us(self, share: float) -> float | None:
         """At most so long took this share of the messages, to the next power of two; None: none was timed. Infinite
@@ -123,32 +165,27 @@ def _is_local(connection: Row, streams: Sequence[Row]) -> bool:
     return any(local == remote != "" for local, remote in ends)
 
 
-def _limit(
-    connection: Row, streams: Sequence[Row], moved: int, posted: float, busy: float, rwnd: float, sndbuf: float
-) -> str:
-    if number(connection, "error"):
-        return FAILED
-    if number(connection, "outstanding") and number(connection, "still_us") >= _STILL_US:
-        return STILL
-    if not moved:
+def _network_has_bytes(rate: Rate) -> bool:
+    """For half of the time, and something shows that it is the network that keeps them."""
+    round_trip_s = rate.mean("rtt_us") / 1e6
+    in_flight = rate.bytes_per_second * round_trip_s / max(1, len(rate.streams))
+    queued = rate.queues and in_flight >= _SEGMENTS * rate.mean("segment") > 0
+    return rate.busiest >= _POSTED and (rate.fills_device or rate.loses or queued)
+
+
+def _limit_of_sender(rate: Rate) -> str:
+    if not rate.bytes:
         return IDLE
-    if posted < _POSTED:
-        return APPLICATION
-    if not streams:
+    local = _is_local(rate.connection, rate.streams)
+    if rate.posted < _POSTED:
+        return NETWORK if not local and _network_has_bytes(rate) else APPLICATION
+    if not rate.streams:
         return UNKNOWN  # the process has no row left for any of them
-    if rwnd >= _OF_BUSY_RWND:
+    if rate.rwnd >= _OF_BUSY_RWND:
         return RECEIVER
-    if sndbuf >= _OF_BUSY_SNDBUF:
+    if rate.sndbuf >= _OF_BUSY_SNDBUF:
         return SEND_BUFFER
-    local = _is_local(connection, streams)
-    return NETWORK if busy >= _BUSY * min(posted, 1) and not local else PROCESSOR
-
-
-def _limit_of_receiver(connection: Row) -> str:
-    """Otherwise its sender knows."""
-    if number(connection, "error"):
-        return FAILED
-    return STILL if number(connection, "outstanding") and number(connection, "still_us") >= _STILL_US else ""
+    return NETWORK if rate.busy >= _BUSY * min(rate.posted, 1) and not local else PROCESSOR
 
 
 def _device_rate(connection: Row, before: Row | None, sender: bool) -> float:
@@ -167,23 +204,21 @@ def _rate(connection: Row, before: Row | None, streams: Sequence[Row], old: Sequ
     )
     moved = _since(connection, before, "bytes_sent" if sender else "bytes_received")
     counted = max(1, min(number(connection, "level"), len(streams)) if sender else len(streams))
-    shares = {
-        "posted": _since(connection, before, "posted_us") / 1e6 / seconds if seconds else 0.0,
-        "busy": busy / 1e6 / seconds / counted if seconds else 0.0,
-        "rwnd": rwnd / busy if busy else 0.0,
-        "sndbuf": sndbuf / busy if busy else 0.0,
-    }
+    busiest = max((_since(row, was, "busy_us") for row, was in pairs), default=0)
     return Rate(
         connection,
         tuple(streams),
         seconds,
         moved,
-        **shares,
+        posted=_since(connection, before, "posted_us") / 1e6 / seconds if seconds else 0.0,
+        busy=busy / 1e6 / seconds / counted if seconds else 0.0,
+        busiest=busiest / 1e6 / seconds if seconds else 0.0,
+        rwnd=rwnd / busy if busy else 0.0,
+        sndbuf=sndbuf / busy if busy else 0.0,
         segments=sum(_since(row, was, "segments_sent") for row, was in pairs),
         retransmits=sum(_since(row, was, "retransmits") for row, was in pairs),
         device_bytes_per_second=_device_rate(connection, before, sender),
         latencies=tuple(_since(connection, before, f"latency_{power}") for power in range(LATENCIES)),
-        limit=_limit(connection, streams, moved, **shares) if sender else _limit_of_receiver(connection),
     )
 
 

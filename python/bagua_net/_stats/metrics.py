@@ -7,6 +7,7 @@ their process lives: what connections and streams had counted that have ended si
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +57,6 @@ _PEER_COUNTERS = (
     ("bagua_net_peer_received_bytes", "payload that was received from the peer", "bytes_received", 1),
     ("bagua_net_peer_sent_messages", "messages that were sent", "messages_sent", 1),
     ("bagua_net_peer_received_messages", "messages that were received", "messages_received", 1),
-    ("bagua_net_peer_posted_seconds", "in which something was posted, all connections together", "posted_us", _US),
 )
 #: … of a stream's
 _STREAM_COUNTERS = (
@@ -81,6 +81,8 @@ _PUBLISHED = "bagua_net_published_timestamp_seconds"
 _MISSED = 10
 #: What holds a connection back is judged over so long, however often it is asked.
 _JUDGED_US = 1_500_000
+#: A process that publishes nothing for so long has nothing to do: one that moves publishes each second.
+_QUIET_S = 5.0
 
 Labels = tuple[str, ...]
 
@@ -125,6 +127,7 @@ def _add(sums: dict[Labels, list[int]], labels: Labels, counts: list[int]) -> No
 
 
 _LATENCIES = (*(f"latency_{power}" for power in range(limits.LATENCIES)), "latency_us")
+_OF_DIRECTION = (*_LATENCIES, "posted_us")
 
 
 @dataclass
@@ -135,15 +138,23 @@ class _Known:
     since: Snapshot
     #: since the one before; none at first
     rates: list[Rate] = field(default_factory=list)
+    #: when it has published, and when that was seen
+    published_us: int = 0
+    seen_s: float = 0.0
     missed: int = 0
     connections: _Sums = field(default_factory=lambda: _Sums(tuple(name for _, _, name, _ in _PEER_COUNTERS)))
-    latencies: _Sums = field(default_factory=lambda: _Sums(_LATENCIES))
+    directions: _Sums = field(default_factory=lambda: _Sums(_OF_DIRECTION))
     streams: _Sums = field(default_factory=lambda: _Sums(tuple(name for _, _, name, _ in _STREAM_COUNTERS)))
 
-    def judge(self, now: Snapshot) -> None:
+    def judge(self, now: Snapshot, now_s: float) -> None:
         self.missed = 0
-        if number(now.process, "published_us") - number(self.since.process, "published_us") >= _JUDGED_US:
+        published_us = number(now.process, "published_us")
+        if published_us != self.published_us:
+            self.published_us, self.seen_s = published_us, now_s
+        if published_us - number(self.since.process, "published_us") >= _JUDGED_US:
             self.rates, self.since = limits.rates(now, self.since), now
+        elif now_s - self.seen_s >= _QUIET_S:
+            self.rates, self.since = limits.rates(now, now), now
 
 
 def _of_process(snapshot: Snapshot) -> Labels:
@@ -167,10 +178,12 @@ class Metrics(Collector):
 
     Args:
         read: the processes that live now.
+        clock: seconds.
     """
 
-    def __init__(self, read: Callable[[], Sequence[Snapshot]]) -> None:
+    def __init__(self, read: Callable[[], Sequence[Snapshot]], clock: Callable[[], float] = time.monotonic) -> None:
         self._read = read
+        self._clock = clock
         self._known: dict[Path, _Known] = {}
         self._one_at_a_time = Lock()
 
@@ -183,7 +196,7 @@ class Metrics(Collector):
         for known in self._known.values():
             known.missed += 1
         for each in now:
-            self._known.setdefault(each.path, _Known(each)).judge(each)
+            self._known.setdefault(each.path, _Known(each)).judge(each, self._clock())
         self._known = {path: known for path, known in self._known.items() if known.missed <= _MISSED}
         yield from _processes(now)
         yield from _operations(now)
@@ -205,11 +218,11 @@ class Metrics(Collector):
                 if _key(row, "connection") in labels
             ]
             _add_all(of_peers, known.connections.take(rows))
-            _add_all(times, known.latencies.take((key, (*peer, _direction(row)), row) for key, peer, row in rows))
+            _add_all(times, known.directions.take((key, (*peer, _direction(row)), row) for key, peer, row in rows))
             _add_all(of_streams, known.streams.take(streams))
         yield from _counters(_PEER_COUNTERS, of_peers)
         yield from _counters(_STREAM_COUNTERS, of_streams)
-        yield _latencies(times)
+        yield from _of_directions(times)
 
 
 def _counters(table: Iterable[tuple[str, str, str, float]], sums: dict[Labels, list[int]]) -> Iterator[Metric]:
@@ -220,17 +233,21 @@ def _counters(table: Iterable[tuple[str, str, str, float]], sums: dict[Labels, l
         yield metric
 
 
-def _latencies(sums: dict[Labels, list[int]]) -> Metric:
+def _of_directions(sums: dict[Labels, list[int]]) -> Iterator[Metric]:
     metric = HistogramMetricFamily(
         _LATENCY, "from the post of a message until it was done, of one of four messages", labels=_OF_TIME
     )
-    for labels, (*counts, sum_us) in sums.items():
+    posted = CounterMetricFamily(
+        "bagua_net_peer_posted_seconds", "in which something was posted, all connections together", labels=_OF_TIME
+    )
+    for labels, (*counts, sum_us, posted_us) in sums.items():
+        posted.add_metric(labels, posted_us * _US)
         buckets, seen = [], 0
         for power, count in enumerate(counts):
             seen += count
             buckets.append(("+Inf" if power == len(counts) - 1 else str((1 << power) * _US), seen))
         metric.add_metric(labels, buckets, sum_value=sum_us * _US)
-    return metric
+    yield from (metric, posted)
 
 
 def _processes(now: Sequence[Snapshot]) -> Iterator[Metric]:
