@@ -86,6 +86,7 @@ static pthread_rwlock_t in_use = PTHREAD_RWLOCK_INITIALIZER;
 static atomic_bool ended; /* set before the lock is taken: calls that follow one another would keep it for ever */
 static pid_t loaded_by;
 static void (*before_end)(void);
+static bool available[2]; /* ciphers, by kind */
 
 void bnet_crypto_at_exit(void (*first)(void))
 {
@@ -109,10 +110,9 @@ static void at_exit(void)
 		pthread_rwlock_unlock(&in_use);
 }
 
-void bnet_crypto_in_child(void)
+/* Its other threads are gone. Also that of a process which has only looked at its parameters. */
+static void in_child(void)
 {
-	if (!loaded_by)
-		return;
 	pthread_rwlock_init(&in_use, NULL);
 	loaded_by = getpid();
 }
@@ -144,16 +144,26 @@ static bool works(void)
 	       bnet_crypto_hmac(trial, sizeof(trial), trial, sizeof(trial), trial) == 0;
 }
 
+static const void *algorithm(enum bnet_cipher_kind kind)
+{
+	return kind == BNET_CIPHER_AES_128_GCM ? crypto.aes_128_gcm() : crypto.chacha20_poly1305();
+}
+
 /* What OpenSSL looks up at a first use it finds later as well, and a look-up that lacks memory may fail for ever: the
- * first use is here. What of it a configuration forbids shows where it is needed. */
+ * first use is here. A configuration may forbid a cipher, as FIPS does ChaCha20. */
 static void warm_up(void)
 {
 	uint8_t trial[BNET_SHA256_SIZE];
 	const struct bnet_crypto_bytes bytes = {trial, sizeof(trial)};
 
 	(void)bnet_crypto_hkdf(bytes, bytes, bytes, trial, sizeof(trial));
-	for (int kind = 0; kind < 2; kind++)
-		bnet_cipher_free(bnet_cipher_new((enum bnet_cipher_kind)kind, true));
+	for (int kind = 0; kind < 2; kind++) {
+		void *context = crypto.cipher_new();
+
+		available[kind] = !context || crypto.cipher_init(context, algorithm((enum bnet_cipher_kind)kind), NULL,
+								 NULL, NULL, 1) == 1;
+		crypto.cipher_free(context);
+	}
 }
 
 int bnet_crypto_load(char *why, size_t why_size)
@@ -176,7 +186,7 @@ int bnet_crypto_load(char *why, size_t why_size)
 		}
 	}
 	loaded_by = getpid();
-	if (!works() || atexit(at_exit) != 0) {
+	if (!works() || atexit(at_exit) != 0 || pthread_atfork(NULL, NULL, in_child) != 0) {
 		snprintf(why, why_size,
 			 LIBRARY " has no HMAC-SHA-256 or random numbers: look at its configuration, openssl.cnf, and "
 				 "whether there is memory");
@@ -293,6 +303,11 @@ bool bnet_cipher_aes_is_fast(void)
 #endif
 }
 
+bool bnet_cipher_is_available(enum bnet_cipher_kind kind)
+{
+	return available[kind];
+}
+
 struct bnet_cipher *bnet_cipher_new(enum bnet_cipher_kind kind, bool seals)
 {
 	struct bnet_cipher *cipher = calloc(1, sizeof(*cipher));
@@ -304,9 +319,7 @@ struct bnet_cipher *bnet_cipher_new(enum bnet_cipher_kind kind, bool seals)
 	cipher->seals = seals;
 	cipher->context = crypto.cipher_new();
 	if (!cipher->context ||
-	    crypto.cipher_init(cipher->context,
-			       kind == BNET_CIPHER_AES_128_GCM ? crypto.aes_128_gcm() : crypto.chacha20_poly1305(),
-			       NULL, NULL, NULL, seals) != 1) {
+	    crypto.cipher_init(cipher->context, algorithm(kind), NULL, NULL, NULL, seals) != 1) {
 		crypto.cipher_free(cipher->context);
 		free(cipher);
 		cipher = NULL;

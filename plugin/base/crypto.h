@@ -25,8 +25,6 @@ bool bnet_crypto_end_thread(void);
 _Noreturn void bnet_crypto_stay(void);
 /* Does the process exit? From then on these functions fail, and threads of the plugin stay. */
 bool bnet_crypto_is_over(void);
-/* In a forked child, whose other threads are gone. */
-void bnet_crypto_in_child(void);
 /* HMAC-SHA-256 (RFC 2104). After bnet_crypto_load. 0; -ENOMEM; -ECANCELED. */
 int bnet_crypto_hmac(const uint8_t *key, size_t key_size, const uint8_t *data, size_t size,
 		     uint8_t out[BNET_SHA256_SIZE]);
@@ -56,6 +54,8 @@ enum bnet_cipher_kind {
 size_t bnet_cipher_key_size(enum bnet_cipher_kind kind);
 /* Has this processor instructions for AES and GCM? Without them ChaCha20 is several times as fast. */
 bool bnet_cipher_aes_is_fast(void);
+/* Does OpenSSL's configuration allow it? After bnet_crypto_load. */
+bool bnet_cipher_is_available(enum bnet_cipher_kind kind);
 
 /* One key, in one direction. One thread at a time. */
 struct bnet_cipher;

@@ -104,7 +104,6 @@ static void after_fork_in_child(void)
 	}
 	bnet_workers_forget();
 	bnet_readiness_forget();
-	bnet_crypto_in_child();
 	bnet_engine.running = false;
 	atomic_store(&bnet_engine_wake_on_post, false);
 	atomic_store(&bnet_counts.descriptors, 0);

@@ -90,13 +90,20 @@ static bool watch_inbound(struct bnet_watch *watch)
 	return rc == 0;
 }
 
+static const char *silence_of(const struct inbound *inbound)
+{
+	if (inbound->challenged)
+		return "it has not proved its first message within 10 s, as where its process is stopped";
+	return inbound->hello.got ? "its first message is not complete after 10 s" : "it said nothing for 10 s";
+}
+
 void bnet_acceptor_tick(uint64_t now)
 {
 	bnet_list_each(node, &bnet_engine.inbound) {
 		struct bnet_watch *watch = bnet_entry(node, struct bnet_watch, node);
 
 		if (now >= watch->deadline_ms)
-			bnet_acceptor_drop(watch, "it said nothing for 10 s");
+			bnet_acceptor_drop(watch, silence_of((struct inbound *)watch));
 		else if (!bnet_watch_is_on(watch))
 			watch_inbound(watch);
 	}

@@ -123,7 +123,7 @@ static bool welcomed(struct bnet_connector *connector, const struct bnet_wire_we
 			bnet_list_add(&conn->broken, &connector->replaces->node);
 		bnet_seal_free(start.seal);
 		bnet_socket_close(fd);
-		bnet_connector_give_up(connector, rc, strerror(-rc));
+		bnet_connector_give_up(connector, rc, rc == -ENOPKG ? BNET_SEALING_NO_CIPHER : strerror(-rc));
 		return false;
 	}
 	atomic_store_explicit(&conn->alone_us, 0, memory_order_relaxed);

@@ -45,15 +45,15 @@ static int watch_listener(int nic, int op)
 	return epoll_ctl(bnet_engine.epoll, op, listener->fd, &event) < 0 ? -errno : 0;
 }
 
-/* A lease that has ended, or an administrator, may have taken it away. Another listener on it would tell. */
+/* A lease that has ended, or an administrator, may have taken it away. Another socket with it would tell. */
 static bool has_lost_address(const struct bnet_nic *where)
 {
-	struct sockaddr_storage bound;
-	int fd = bnet_socket_listen(&where->addr, (struct bnet_ports){.first = 0, .last = 0}, &bound);
+	int fd = bnet_socket_open(where->addr.ss_family);
+	int rc = fd < 0 ? fd : bnet_socket_bind_source(fd, &where->addr, NULL);
 
 	if (fd >= 0)
 		bnet_socket_close(fd);
-	return fd == -EADDRNOTAVAIL;
+	return rc == -EADDRNOTAVAIL;
 }
 
 static void explain_not_listening(const struct bnet_nic *where, struct bnet_ports ports, int error)

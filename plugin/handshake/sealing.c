@@ -13,12 +13,19 @@
 
 #define SEALS (BNET_WIRE_FEATURE_ENCRYPT | BNET_WIRE_FEATURE_CHECKSUM)
 
+/* It is where the processor has instructions for it, or where there is no other. */
+static bool prefers_aes(void)
+{
+	return bnet_cipher_is_available(BNET_CIPHER_AES_128_GCM) &&
+	       (bnet_cipher_aes_is_fast() || !bnet_cipher_is_available(BNET_CIPHER_CHACHA20_POLY1305));
+}
+
 uint32_t bnet_sealing_features(void)
 {
 	uint32_t features = bnet_secret_is_set() ? BNET_WIRE_FEATURE_SECRET : 0;
 
 	if (bnet_engine.config.encrypt)
-		features |= BNET_WIRE_FEATURE_ENCRYPT | (bnet_cipher_aes_is_fast() ? BNET_WIRE_FEATURE_AES : 0);
+		features |= BNET_WIRE_FEATURE_ENCRYPT | (prefers_aes() ? BNET_WIRE_FEATURE_AES : 0);
 	else if (bnet_engine.config.checksum)
 		features |= BNET_WIRE_FEATURE_CHECKSUM;
 	return features;
@@ -54,6 +61,8 @@ int bnet_sealing_start(const struct bnet_sealing *sealing, struct bnet_seal **ou
 	*out = NULL;
 	if (!(both & SEALS))
 		return 0;
+	if (origin.kind == BNET_SEAL_CHACHA20_POLY1305 && !bnet_cipher_is_available(BNET_CIPHER_CHACHA20_POLY1305))
+		return -ENOPKG;
 	memcpy(origin.token, sealing->conn->token, sizeof(origin.token));
 	if (both & BNET_WIRE_FEATURE_ENCRYPT) {
 		memcpy(origin.hello, sealing->hello, sizeof(origin.hello));

@@ -25,7 +25,11 @@ struct bnet_sealing {
 	uint32_t peer_features;           /* which agree */
 	const uint8_t *hello, *challenge; /* the proofs; with a secret */
 };
-/* *out: the seal, or NULL where neither end wants one. -ENOMEM. */
+/* For a person: bnet_sealing_start has returned -ENOPKG. */
+#define BNET_SEALING_NO_CIPHER                                                                                     \
+	"one end's processor has no instructions for AES, and this host's OpenSSL allows no ChaCha20-Poly1305 "    \
+	"(openssl.cnf, FIPS)"
+/* *out: the seal, or NULL where neither end wants one. -ENOMEM; -ENOPKG. */
 int bnet_sealing_start(const struct bnet_sealing *sealing, struct bnet_seal **out);
 
 #endif

@@ -250,6 +250,8 @@ static const char *reason_of(int error)
 		return "this user watches as many descriptors as sysctl fs.epoll.max_user_watches allows";
 	case -ENOMEM:
 		return "this process is out of memory";
+	case -ENOPKG:
+		return BNET_SEALING_NO_CIPHER;
 	}
 	return strerror(-error);
 }
