@@ -26,6 +26,7 @@ from bagua_net._bench.workload.config import Config
 from bagua_net._bench.workload.result import Row
 from bagua_net._errors import BaguaNetError
 from bagua_net._native.plugin import plugin_path
+from bagua_net._settings import layers
 from benchmarks import ROOT, command_line
 from benchmarks.gpu import gpus
 from benchmarks.report import machine, markdown, results
@@ -207,7 +208,9 @@ def _settings(plan: Plan, nccl_version: str) -> dict[str, object]:
         "torch_version": machine.torch_version() if plan.device == "cuda" else "",
         "plugin_version": machine.plugin_version(library),
         "plugin_sha256": machine.digest(library),
-        "plugin_settings": {name: value for name, value in os.environ.items() if name.startswith("BAGUA_NET_")},
+        "plugin_settings": {
+            name: os.environ[name] for name in layers.of_jobs([(layers.ENVIRONMENT, dict(os.environ))])
+        },
         "nccl_settings": {name: value for name, value in os.environ.items() if name.startswith("NCCL_")},
         "sharing": gpus.sharing() if plan.device == "cuda" else "",
         "pairs": plan.rounds,

@@ -389,6 +389,14 @@ def test_figures_of_a_crowded_machine_are_qualified(ranks: int, cores: int, othe
     assert re.search(said, sentence)
 
 
+def test_a_container_s_limit_does_not_make_its_neighbours_a_load() -> None:
+    """They use processors of the machine, of which the container may use some at a time, on any."""
+    assert summary.contention(2, 64, 10.0, 8) == []
+    assert not summary.busy(2, 64, 10.0)
+    (sentence,) = summary.contention(9, 64, 0.0, 8)
+    assert "9 ranks shared 8 processor cores" in sentence
+
+
 def test_two_local_ranks_without_being_told() -> None:
     placement = place(None, None, None, {})
     assert (placement.nranks, placement.ranks, placement.local) == (2, [0, 1], True)

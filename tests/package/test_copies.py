@@ -137,6 +137,20 @@ def test_another_user_s_home_is_named_before_it_is_read(sandbox: Sandbox) -> Non
     assert "use --conf FILE with a file elsewhere" in done.stderr
 
 
+def test_a_file_below_a_directory_that_this_host_lacks_keeps_the_copy(sandbox: Sandbox) -> None:
+    """Another host that shares the home has mounted it."""
+    scratch = sandbox.root / "scratch"
+    scratch.mkdir()
+    assert sandbox.run("enable", "--conf", str(scratch / "nccl.conf")).returncode == 0
+    scratch.rename(sandbox.root / "elsewhere")
+    for command in ("enable", "disable"):
+        assert sandbox.run(command).returncode == 0
+    assert sandbox.copy.exists()
+    (sandbox.root / "elsewhere").rename(scratch)
+    assert sandbox.run("disable", "--conf", str(scratch / "nccl.conf")).returncode == 0
+    assert not sandbox.copy.exists()
+
+
 def test_a_file_that_may_not_be_read_keeps_the_copy(sandbox: Sandbox) -> None:
     """That of root, who has enabled it with this user's HOME."""
     other = sandbox.root / "other"

@@ -65,7 +65,8 @@ def library(directory: Path) -> Path:
 
 
 def _users(directory: Path) -> list[Path]:
-    """The configuration files on the list that still hold the block, and those that this user may not read."""
+    """The configuration files on the list that still hold the block, and those that this user may not read, or whose
+    directory this host lacks: another host that shares the home may have it."""
     try:
         lines = (directory / _USERS).read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -76,7 +77,7 @@ def _users(directory: Path) -> list[Path]:
 
 def _may_name_it(path: Path) -> bool:
     try:
-        return conf_block.has_block(conf_block.read(path))
+        return not path.parent.is_dir() or conf_block.has_block(conf_block.read(path))
     except OSError:
         return True
 
@@ -125,7 +126,7 @@ def refresh(source: Path, directory: Path, users: list[Path]) -> Path:
         if loaded.problem:
             raise LibraryUnusable(f"{path} would not load: {loaded.problem}; {loaded.remedy}")
         if not _is_same(temporary, path):
-            _keep(path)
+            _keep(path, temporary)
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -139,9 +140,12 @@ def _is_same(one: Path, other: Path) -> bool:
     )
 
 
-def _keep(path: Path) -> None:
-    """Until the next one is kept, and where the file system can."""
+def _keep(path: Path, newer: Path) -> None:
+    """Until the next one is kept, and where the file system can. Another host may have done so meanwhile: then the name
+    is that of what is to be kept."""
     kept = path.with_name(_KEPT)
+    if _is_same(newer, path):
+        return
     with contextlib.suppress(OSError):
         kept.unlink(missing_ok=True)
         kept.hardlink_to(path)

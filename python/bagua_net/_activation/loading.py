@@ -55,7 +55,7 @@ def _why(path: Path, error: str) -> Loaded:
 
 def load(path: Path) -> Loaded:
     """Loads it in a child process: a library that crashes must not take this one with it."""
-    command = [sys.executable, "-S", "-E", "-c", _LOAD, str(path)]
+    command = [sys.executable, "-S", "-I", "-c", _LOAD, str(path)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -175,7 +175,8 @@ class _Load:
         self.ranks = placement.on_host[1]
         self._own_share = len(placement.ranks) / self.ranks
         self._processors = os.sched_getaffinity(0)
-        self.cores = processors.allowed()
+        self.cores = len(self._processors)
+        self.allowed = processors.allowed()
         self._start = self._now()
 
     def _now(self) -> tuple[float, float, float]:
@@ -201,11 +202,12 @@ def run(config: Config, placement: Placement, ifname: str | None, outputs: Outpu
             value.
         OSError: a file cannot be written.
     """
-    outputs.check()
+    if 0 in placement.ranks:  # the other ranks write nothing
+        outputs.check()
     if ifname:
         os.environ["NCCL_SOCKET_IFNAME"] = ifname  # the option wins over a file
     taken = _take_settings()
-    _check_memory(config, len(lanes(config)) * len(placement.ranks))
+    _check_memory(config, len(lanes(config)) * placement.on_host[1])
     interface = use_interface(ifname, placement.local)
     device = _DEVICES.get(config.device, "")
     where = ", ".join(filter(None, [placement.text, interface, device, *taken]))
@@ -239,7 +241,7 @@ def _finish(config: Config, where: str, listener: _Listener, outputs: Outputs, l
     here = load.ranks, load.cores, load.others()
     crowded = summary.busy(*here)
     measured, *compared = summary.sentences(listener.rows, where, listener.missing, crowded=crowded)
-    text = [measured, *summary.contention(*here), *compared]
+    text = [measured, *summary.contention(*here, load.allowed), *compared]
     print("#")
     for sentence in text:
         print(f"# {sentence}")

@@ -163,7 +163,7 @@ print(code.value)
 @functools.cache
 def _version_by_probe(path: str) -> tuple[tuple[int, int, int] | None, str | None]:
     """(version, problem). A child process asks, so that this one does not load 200 MB."""
-    command = [sys.executable, "-S", "-E", "-c", _PROBE, path]
+    command = [sys.executable, "-S", "-I", "-c", _PROBE, path]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

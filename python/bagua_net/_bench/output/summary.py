@@ -138,17 +138,23 @@ def busy(ranks: int, cores: int, others: float) -> bool:
 
     Args:
         ranks: the number on this machine.
-        cores: the number that they may use.
+        cores: the number on which they may run.
         others: the mean number of these cores that other programs used during the run.
     """
     return others > _QUIET * cores and ranks + others > cores
 
 
-def contention(ranks: int, cores: int, others: float) -> list[str]:
-    """A sentence about what distorts the figures of one machine; empty where nothing does. Arguments: :func:`busy`."""
-    if ranks > cores:
+def contention(ranks: int, cores: int, others: float, allowed: int | None = None) -> list[str]:
+    """A sentence about what distorts the figures of one machine; empty where nothing does.
+
+    Args:
+        ranks, cores, others: see :func:`busy`.
+        allowed: so many of the cores they may use at a time, as by a container's limit. None: all.
+    """
+    used = cores if allowed is None else min(allowed, cores)
+    if ranks > used:
         return [
-            f"Mind that {ranks} ranks shared {cores} processor core{'s' if cores > 1 else ''}: "
+            f"Mind that {ranks} ranks shared {used} processor core{'s' if used > 1 else ''}: "
             "these figures are the scheduler's as well."
         ]
     if busy(ranks, cores, others):

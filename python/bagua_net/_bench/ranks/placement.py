@@ -67,7 +67,10 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 def _world_size(environment: Mapping[str, str]) -> int:
     nranks = _number(environment, "WORLD_SIZE")
     if not 2 <= nranks <= MAX_RANKS:
-        raise PlacementInvalid(f"WORLD_SIZE={nranks}: the benchmark takes 2 to {MAX_RANKS} ranks")
+        raise PlacementInvalid(
+            f"WORLD_SIZE={nranks}: the benchmark takes 2 to {MAX_RANKS} ranks; this environment sets it, and --ranks 2 "
+            "measures this host alone"
+        )
     return nranks
 
 

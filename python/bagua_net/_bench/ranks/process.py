@@ -66,7 +66,8 @@ def _end(error: BaguaNetError) -> NoReturn:
     """Ends this process from any thread, with the error for the parent."""
     print(error, file=sys.stderr, flush=True)
     codes = {RendezvousFailed: EXIT_OTHER_RANK, NetworkFailed: EXIT_NETWORK}
-    os._exit(codes.get(type(error), EXIT_OWN_FAULT))  # bypasses torch, whose exit waits for its peers
+    code = next((code for kind, code in codes.items() if isinstance(error, kind)), EXIT_OWN_FAULT)
+    os._exit(code)  # bypasses torch, whose exit waits for its peers
 
 
 def _agree(config: Config, task: Assignment, rendezvous: Client, known: Kinds) -> tuple[dict[str, str], dict[str, str]]:

@@ -38,6 +38,8 @@ _MAX_REPLY = 1 << 28
 #: all of them may come at once.
 _MAX_STRANGERS = 64
 _HELLO_SECONDS = 5.0
+#: A name that nobody knows may be that of a pod which has no address yet.
+_UNKNOWN_NAME_SECONDS = 30.0
 #: Where no rank of another run has come: those of one network may be measuring.
 _REMEDY = "; --timeout waits longer, as for long turns of --iters"
 
@@ -387,13 +389,15 @@ class Client:
 
 
 def _connect(host: str, port: int, timeout: float) -> socket.socket:
-    deadline = time.monotonic() + timeout
+    started = time.monotonic()
     while True:
+        left = started + timeout - time.monotonic()
         try:
-            return socket.create_connection((host, port), timeout=max(0.1, deadline - time.monotonic()))
+            return socket.create_connection((host, port), timeout=max(0.1, left))
         except OSError as error:
-            if time.monotonic() >= deadline or isinstance(error, socket.gaierror):
+            unknown = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
+            if left <= 0 or (unknown and time.monotonic() - started >= _UNKNOWN_NAME_SECONDS):
                 raise RendezvousFailed(
                     f"no server answers at the rendezvous {host}:{port}: {error.strerror or error}"
                 ) from error
-            time.sleep(0.05)  # the server may start after us, and no event reports that
+            time.sleep(1 if isinstance(error, socket.gaierror) else 0.05)  # no event reports that the server is there
