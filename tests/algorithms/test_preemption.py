@@ -11,9 +11,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bagua_net._lightning.preemption import Preemption
 from tests.support.ranks import environment
 from tests.support.tiers import variants
 
@@ -118,3 +120,19 @@ def test_one_rank_is_enough(tmp_path: Path, rank: int) -> None:
         _check(job)
     finally:
         job.kill()
+
+
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+def test_the_handlers_of_both_packages_wait(package: str) -> None:
+    module = f"{package}.trainer.connectors.signal_connector"
+    handler: Any = type("_HandlersCompose", (), {"__module__": module, "__call__": lambda *_: None})()
+    preemption: Any = Preemption()
+    preemption._group = object()
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        preemption.resume()
+        assert signal.getsignal(signal.SIGUSR2) is not handler
+        preemption.stop()
+        assert signal.getsignal(signal.SIGUSR2) is handler
+    finally:
+        signal.signal(signal.SIGUSR2, before)

@@ -20,6 +20,9 @@ import torch.distributed as dist
 
 from ..algorithms._groups import Groups
 
+#: Where both packages, lightning.pytorch and pytorch_lightning, have the class of their handlers.
+_MODULE = ".trainer.connectors.signal_connector"
+
 
 class Preemption:
     """Of one process. Ranks call the methods in the same order."""
@@ -27,7 +30,8 @@ class Preemption:
     def __init__(self) -> None:
         self._groups = Groups()
         self._group: dist.ProcessGroup | None = None
-        self._handlers: dict[int, Any] = {}  # Lightning's, which wait
+        self._meets = False
+        self._handlers: dict[int, Any] = {}  # Lightning's, which wait; ranks may have different ones
         self._noted: set[int] = set()
         self._told = torch.zeros(signal.NSIG, dtype=torch.uint8)  # what any rank has noted, once this is over:
         self._exchange: Any = None
@@ -40,9 +44,10 @@ class Preemption:
 
     def resume(self) -> None:
         """After :meth:`pause`."""
-        for number in signal.valid_signals() if self._group is not None else ():
+        self._meets = self._group is not None
+        for number in signal.valid_signals() if self._meets else ():
             handler = signal.getsignal(number)
-            if type(handler).__module__.endswith("pytorch.trainer.connectors.signal_connector"):
+            if type(handler).__module__.endswith(_MODULE):
                 self._handlers[number] = handler
                 signal.signal(number, self._note)
 
@@ -51,7 +56,7 @@ class Preemption:
 
     def meet(self) -> None:
         """At the beginning of a batch: calls the handlers of what any rank had noted at that of the batch before."""
-        if not self._handlers:
+        if not self._meets:
             return
         self._handle()
         mine, self._noted = self._noted, set()
@@ -78,6 +83,7 @@ class Preemption:
 
     def stop(self) -> None:
         """The same without the other ranks, where something has failed."""
+        self._meets = False
         handlers, self._handlers = self._handlers, {}
         for number, handler in handlers.items():
             if signal.getsignal(number) == self._note:

@@ -119,7 +119,8 @@ class AlgorithmHandle:
         second call does nothing.
 
         Args:
-            synchronize: first makes the weights equal, as :meth:`synchronize`. False: they stay as they are, and other
+            synchronize: first makes the weights equal, as :meth:`synchronize`; not after an exception, since the other
+                ranks may not come. False: they stay as they are, and other
                 ranks are waited for only in what is under way, such as the average that "decentralized" has begun in a
                 forward pass; "async" ends with a round of all ranks all the same.
         """

@@ -263,7 +263,8 @@ class QAdamOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if masked:
             _log.warning(
                 "qadam: %d of %d elements had no gradient in the warm-up of %d steps, and stay as they are from now "
-                "on; where they should train, warm up longer",
+                "on; where they should train, warm up longer (in a resumed run by param_groups' warmup_steps, after "
+                "load_state_dict)",
                 masked,
                 sum(variance.numel() for variance in variances),
                 self.steps,
