@@ -39,6 +39,8 @@ struct bnet_coll_host {
 	pid_t *processes; /* of the members */
 	uint64_t token;   /* a member that reads this value here can read this process's memory */
 	uint32_t round;
+	int compared;                   /* members whose notes of this round were compared with this rank's */
+	bool unread[BNET_SHARED_NOTES]; /* rounds, by their notes, in which some were not */
 	struct bnet_segment segment;
 	struct bnet_fd_passing passing;
 	struct bnet_peer_info first; /* of member 0 */

@@ -49,6 +49,40 @@ static int differs(struct bnet_coll *coll, const struct bnet_shared_note *note, 
 	return bnet_coll_check_differs(coll, &call, rank);
 }
 
+/* ---- who calls what ---- */
+
+static struct bnet_shared_note *note_of(const struct bnet_coll *coll, int member, uint32_t round)
+{
+	return &bnet_segment_line(&coll->host.segment, member)->notes[round % BNET_SHARED_NOTES];
+}
+
+/* The rounds of an operation that is over by now, of which this rank has not read the member's payload. */
+static int compare(struct bnet_coll *coll, int member, uint32_t round)
+{
+	const struct bnet_shared_note *own = note_of(coll, coll->host.index, round);
+	const struct bnet_shared_note *note = note_of(coll, member, round);
+	const struct bnet_coll_call now = coll->call;
+	int rc;
+
+	if (memcmp(own, note, sizeof(*note)) == 0)
+		return 0;
+	memcpy(&coll->call, own, sizeof(coll->call));
+	rc = differs(coll, note, coll->host.ranks[member]);
+	coll->call = now;
+	return rc;
+}
+
+/* Several roots: each of them puts, and waits for nobody. All members have ended that round. */
+static int compare_all(struct bnet_coll *coll, uint32_t round)
+{
+	struct bnet_coll_host *host = &coll->host;
+	int rc = 0;
+
+	for (int step = 1; step < host->count && rc == 0 && host->unread[round % BNET_SHARED_NOTES]; step++)
+		rc = compare(coll, bnet_coll_host_member(host, step), round);
+	return rc;
+}
+
 /* It does not come to this round, and may be waiting for this rank's call in the network. */
 static int does_something_else(struct bnet_coll *coll, int member)
 {
@@ -101,10 +135,12 @@ int bnet_coll_round_begin(struct bnet_coll *coll, char **bank)
 	if (rc != 0)
 		return bnet_coll_given_up(coll, rc);
 	rc = await_all(coll, round - BNET_SHARED_BANKS);
+	if (rc == 0)
+		rc = compare_all(coll, round - BNET_SHARED_BANKS);
 	if (rc != 0)
 		return rc;
-	memcpy(&bnet_segment_line(&host->segment, host->index)->notes[round % BNET_SHARED_BANKS], &coll->call,
-	       sizeof(coll->call));
+	memcpy(note_of(coll, host->index, round), &coll->call, sizeof(coll->call));
+	host->compared = 0;
 	*bank = bnet_segment_bank(&host->segment, host->index, round);
 	return 0;
 }
@@ -116,22 +152,29 @@ void bnet_coll_round_put(struct bnet_coll *coll)
 
 int bnet_coll_round_from(struct bnet_coll *coll, int member, const char **bank)
 {
-	const struct bnet_coll_host *host = &coll->host;
+	struct bnet_coll_host *host = &coll->host;
 	const struct bnet_shared_wait_limits limits = limits_of(coll);
-	const struct bnet_shared_note *note;
+	const uint32_t before = host->round - 1;
 	int rc = bnet_shared_await(&host->segment, member, BNET_SHARED_PUT, host->round, &limits);
 
 	if (rc != 0)
 		return wait_failed(coll, member, rc);
-	note = &bnet_segment_line(&host->segment, member)->notes[host->round % BNET_SHARED_BANKS];
-	if (memcmp(note, &coll->call, sizeof(coll->call)) != 0)
-		return differs(coll, note, host->ranks[member]);
+	if (host->unread[before % BNET_SHARED_NOTES])
+		rc = compare(coll, member, before);
+	if (rc == 0)
+		rc = compare(coll, member, host->round);
+	if (rc != 0)
+		return rc;
+	host->compared++;
 	*bank = bnet_segment_bank(&host->segment, member, host->round);
 	return 0;
 }
 
 void bnet_coll_round_end(struct bnet_coll *coll)
 {
+	struct bnet_coll_host *host = &coll->host;
+
+	host->unread[host->round % BNET_SHARED_NOTES] = host->compared < host->count - 1;
 	bnet_shared_publish(&coll->host.segment, BNET_SHARED_GOT, coll->host.round);
 }
 

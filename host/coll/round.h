@@ -6,7 +6,8 @@
  * the exception).
  *
  * All members go through the same rounds in the same order, also those that put or take nothing. Each round says which
- * operation it belongs to; who takes compares it with its own. The group's own thread.
+ * operation it belongs to; who takes compares it with its own, and who does not, in the next rounds. The group's own
+ * thread.
  */
 #ifndef BNET_COLL_ROUND_H
 #define BNET_COLL_ROUND_H

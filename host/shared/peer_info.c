@@ -15,7 +15,7 @@
 
 /* Changes with struct bnet_shared_line, the places of lines and banks, the rounds of an operation or the frames of
  * messages: processes may have loaded two builds. */
-#define LAYOUT 0x62616775612d0005
+#define LAYOUT 0x62616775612d0006
 
 /* The boot's UUID, which containers on one kernel have in common. */
 static bool read_boot(char boot[40])

@@ -21,8 +21,10 @@
 
 enum { BNET_SHARED_PRESENT = 1, BNET_SHARED_LEFT };
 
-/* What the payload of a bank belongs to, in its owner's terms. */
+/* What the payload of a bank belongs to, in its owner's terms. Notes of more rounds than banks are kept: the others may
+ * look at one two rounds later, when its owner may be a round ahead. */
 #define BNET_SHARED_WORDS 4
+#define BNET_SHARED_NOTES 4
 
 struct bnet_shared_note {
 	uint64_t words[BNET_SHARED_WORDS];
@@ -37,7 +39,7 @@ struct bnet_shared_line {
 	uint64_t process;          /* a random number of the process */
 	/* A note: what the rank is doing. The first word is 0 while the others change. */
 	_Atomic uint64_t call[BNET_SHARED_WORDS];
-	_Alignas(64) struct bnet_shared_note notes[BNET_SHARED_BANKS];
+	_Alignas(64) struct bnet_shared_note notes[BNET_SHARED_NOTES];
 	_Alignas(64) char reason[BNET_SHARED_REASON]; /* why the rank left; valid once the state says that it has */
 };
 

@@ -113,6 +113,37 @@ static void differ(bnet_coll_t *coll, float *buf)
 	check(strstr(text, "allreduce") != NULL);
 }
 
+/* Each rank takes itself for the root, puts its own, and waits for nobody. */
+static void differ_in_root(bnet_coll_t *coll, float *buf)
+{
+	int rc = bnet_coll_broadcast(coll, buf, 4000, BNET_UINT8, coll->rank);
+
+	if (rc == 0)
+		rc = allreduce(coll, buf, 1000);
+	check(rc == -EPROTO || rc == -ECONNRESET);
+	expect(coll, rc, rc, "broadcast (operation 1 of the group, 4000 bytes, root ");
+	expect(coll, rc, rc, "all must give the same size, type, reduction and root");
+}
+
+/* … also where only such rounds follow. */
+static void differ_in_root_for_long(bnet_coll_t *coll, float *buf)
+{
+	int rc = 0;
+
+	for (int i = 0; i < 4 && rc == 0; i++)
+		rc = bnet_coll_broadcast(coll, buf, 4000, BNET_UINT8, coll->rank);
+	check(rc == -EPROTO || rc == -ECONNRESET);
+	expect(coll, rc, rc, "broadcast (operation 1 of the group, 4000 bytes, root ");
+}
+
+/* The rounds of one operation are not compared with those of the next. */
+static void roots_alternate(bnet_coll_t *coll, float *buf)
+{
+	for (int i = 0; i < 30; i++)
+		check_int(bnet_coll_broadcast(coll, buf, 4000, BNET_UINT8, i % RANKS), 0);
+	check_int(bnet_coll_barrier(coll), 0);
+}
+
 static void differ_in_type(bnet_coll_t *coll, float *buf)
 {
 	const int rc =
@@ -211,6 +242,9 @@ int main(void)
 	run(killed, 2);
 	run(leaves, -1);
 	run(differ, -1);
+	run(differ_in_root, -1);
+	run(differ_in_root_for_long, -1);
+	run(roots_alternate, -1);
 	run(differ_in_type, -1);
 	run(late, -1);
 	run(divided, -1);
