@@ -285,6 +285,42 @@ def test_a_synchronous_operation_waits_for_those_before_it(ranks: Ranks) -> None
     ranks.run(waits_behind)
 
 
+def _transposed() -> torch.Tensor:
+    """Not contiguous: what the library has for it is stored in it afterwards."""
+    return torch.ones((50, 60), dtype=torch.int64).t()
+
+
+def in_order_without_memory_of_their_own(here: Here) -> None:
+    tensor, alone = _transposed(), _transposed()
+    works = [dist.all_reduce(tensor, async_op=True) for _ in range(4)]
+    works.append(dist.all_reduce(alone, async_op=True))
+    dist.all_reduce(tensor)
+    assert tensor.unique().tolist() == [here.size**5]
+    dist.all_reduce(alone, async_op=True)
+    dist.barrier()
+    assert alone.unique().tolist() == [here.size**2]
+    alone.fill_(7)  # nothing comes after the barrier
+    for _ in range(40):
+        dist.all_reduce(torch.ones(1))
+    assert alone.unique().tolist() == [7]
+    for work in works:
+        work.wait()
+
+
+def in_order_of_coalesced(here: Here) -> None:
+    parts = [torch.ones(10, dtype=torch.int64), torch.ones(20, dtype=torch.int64)]
+    work = dist.all_reduce_coalesced(parts, async_op=True)
+    dist.all_reduce(parts[0])
+    assert parts[0].unique().tolist() == [here.size**2]
+    assert parts[1].unique().tolist() == [here.size]
+    work.wait()
+
+
+def test_the_order_holds_for_tensors_that_are_not_contiguous(ranks: Ranks) -> None:
+    ranks.run(in_order_without_memory_of_their_own)
+    ranks.run(in_order_of_coalesced)
+
+
 def futures(here: Here) -> None:
     tensor = torch.full((70_000,), here.rank + 1.0)
     work = dist.all_reduce(tensor, async_op=True)

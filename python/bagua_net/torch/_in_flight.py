@@ -25,15 +25,25 @@ class Looked(Protocol):
     def look(self) -> bool:
         """Is it over? Where it is, it is removed. It never waits for another thread."""
 
+    def end(self) -> None:
+        """Waits until it is over."""
+
     def leave_to_parent(self) -> None:
         """In a child of fork(): another thread of the parent may have had its lock."""
 
 
 class InFlight:
-    """Any thread: each step is one operation on a dict."""
+    """Any thread: each step is one operation on a dict.
+
+    What an operation has for tensors that are not contiguous is stored in them when somebody looks at it. So whoever
+    learns that a later operation is over looks at those before it, and an operation on the same memory waits for them:
+    as for other tensors, in which the library writes.
+    """
 
     def __init__(self) -> None:
         self._works: OrderedDict[int, Looked] = OrderedDict()
+        #: Of these, collectives with something to store, and the memory that it is for.
+        self._to_store: dict[int, tuple[Looked, set[int]]] = {}
         self._added = itertools.count(1)
         self._due = _EVERY
 
@@ -61,6 +71,27 @@ class InFlight:
 
     def remove(self, work: Looked) -> None:
         self._works.pop(id(work), None)
+        self._to_store.pop(id(work), None)
+
+    def will_store(self, work: Looked, memory: set[int]) -> None:
+        """In the memory at these addresses, once it is over."""
+        self._to_store[id(work)] = work, memory
+
+    def store(self) -> None:
+        """What those have that are over."""
+        for work, _ in list(self._to_store.values()) if self._to_store else ():
+            work.look()
+
+    def await_stores(self, memory: set[int]) -> None:
+        """Those that will store something in this memory end first."""
+        for work, its in list(self._to_store.values()):
+            if not memory.isdisjoint(its):
+                work.end()
+
+    @property
+    def stores(self) -> bool:
+        """Has any operation in progress something to store?"""
+        return bool(self._to_store)
 
     def has_futures(self) -> bool:
         """Of operations in progress."""
@@ -75,4 +106,4 @@ class InFlight:
         """In a child of fork(): no memory is in use."""
         for work in list(self._works.values()):
             work.leave_to_parent()
-        self._works = OrderedDict()
+        self._works, self._to_store = OrderedDict(), {}

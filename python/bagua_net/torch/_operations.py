@@ -158,6 +158,8 @@ class Operations:
         work = Work(self._context, requests, result, (operations, calls, held), store)
         try:
             self._in_flight.add(work)
+            if store is not None:
+                self._in_flight.will_store(work, tensors.memory_of(result))
             for operation, request in zip(operations, requests, strict=True):
                 self._collectives.run(operation, request, limit, now=now)
         except BaseException as error:
@@ -188,7 +190,7 @@ class Operations:
         root: int | None = None,
     ) -> Work:
         tensor = tensors.only(tensor_list, "broadcast")
-        tensors.check(tensor, "broadcast")
+        self._check(tensor, "broadcast")
         opts = _options(dist.BroadcastOptions, opts, root, timeout)
         buffers = tensors.Buffers([tensor], reads=opts.rootRank == self._rank)
         call = fields.copy("BNET_COLL_BROADCAST", buffers.plain[0], root=opts.rootRank)
@@ -205,7 +207,7 @@ class Operations:
         root: int | None = None,
     ) -> Work:
         tensor = tensors.only(tensor_list, "reduce")
-        tensors.check(tensor, "reduce")
+        self._check(tensor, "reduce")
         opts = _options(dist.ReduceOptions, opts, op, root, timeout)
         is_root = opts.rootRank == self._rank
         buffers = tensors.Buffers([tensor], reads=True)
@@ -225,14 +227,14 @@ class Operations:
         root: int | None = None,
     ) -> Work:
         tensor = tensors.only(input_tensors, "gather")
-        tensors.check(tensor, "gather")
+        self._check(tensor, "gather")
         opts = _options(dist.GatherOptions, opts, root, timeout)
         root = opts.rootRank
         whole = [output_tensors] if tensor is input_tensors else output_tensors
         outputs = list(tensors.only(whole, "gather")) if root == self._rank else []
         if root == self._rank:
             self._one_each(outputs, "gather")
-            tensors.same(outputs, tensor, "gather")
+            self._check_same(outputs, tensor, "gather")
         buffers, send = tensors.Buffers(outputs), tensors.contiguous(tensor)
         call = fields.copy("BNET_COLL_GATHER", send, root=root) | {"recv": library.ffi.NULL}
         if root == self._rank:
@@ -242,7 +244,7 @@ class Operations:
     def gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         """Only the root has an ``output``; torch passes an empty tensor on the others."""
         root = opts.rootRank if opts is not None else 0
-        tensors.check(tensor, "gather_single")
+        self._check(tensor, "gather_single")
         if root == self._rank:
             self._check_share(output, tensor, "gather_single")
         buffers, send = tensors.Buffers([output]), tensors.contiguous(tensor)
@@ -259,14 +261,14 @@ class Operations:
         root: int | None = None,
     ) -> Work:
         tensor = tensors.only(output_tensors, "scatter")
-        tensors.check(tensor, "scatter")
+        self._check(tensor, "scatter")
         opts = _options(dist.ScatterOptions, opts, root, timeout)
         root = opts.rootRank
         whole = [input_tensors] if tensor is output_tensors else input_tensors
         inputs = list(tensors.only(whole, "scatter")) if root == self._rank else []
         if root == self._rank:
             self._one_each(inputs, "scatter")
-            tensors.same(inputs, tensor, "scatter")
+            self._check_same(inputs, tensor, "scatter")
         buffers, sends = tensors.Buffers([tensor]), [tensors.contiguous(one) for one in inputs]
         call = fields.copy("BNET_COLL_SCATTER", buffers.plain[0], root=root) | {"send": library.ffi.NULL}
         if root == self._rank:
@@ -287,7 +289,7 @@ class Operations:
         opts = _options(dist.AllreduceOptions, opts, op, timeout)
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo and tensor.is_cpu:
             return self._allreduce_sparse(tensor, opts)
-        tensors.check(tensor, "all_reduce")
+        self._check(tensor, "all_reduce")
         buffers = tensors.Buffers([tensor], reads=True)
         call = fields.reduction("BNET_COLL_ALLREDUCE", buffers.plain[0], opts.reduceOp)
         work = self._run("all_reduce", [tensor], [call], [tensor], opts, held=buffers, store=buffers.store)
@@ -314,7 +316,7 @@ class Operations:
         large: list[torch.Tensor] = []
         small: dict[torch.dtype, list[torch.Tensor]] = {}
         for tensor in tensor_list:
-            tensors.check(tensor, "allreduce_coalesced")
+            self._check(tensor, "allreduce_coalesced")
             tensors.reduction(tensor.dtype, opts.reduceOp)
             group = large if tensor.nbytes >= _LARGE else small.setdefault(tensor.dtype, [])
             group.append(tensor)
@@ -358,9 +360,9 @@ class Operations:
         self._one_each(output_lists, "allgather")
         calls, held, stores = [], [], []
         for i, tensor in enumerate(input_list):
-            tensors.check(tensor, "allgather")
+            self._check(tensor, "allgather")
             outputs = [row[i] for row in output_lists]
-            tensors.same(outputs, tensor, "allgather")
+            self._check_same(outputs, tensor, "allgather")
             buffers, send = tensors.Buffers(outputs), tensors.contiguous(tensor)
             calls.append(fields.copy("BNET_COLL_ALL_GATHER", send) | {"recvs": tensors.addresses(buffers.plain)})
             held.append((buffers, send))
@@ -397,9 +399,9 @@ class Operations:
     ) -> Work:
         output = tensors.only(output_tensors, "reduce_scatter")
         inputs = list(input_tensors if output is output_tensors else tensors.only(input_tensors, "reduce_scatter"))
-        tensors.check(output, "reduce_scatter")
+        self._check(output, "reduce_scatter")
         self._one_each(inputs, "reduce_scatter")
-        tensors.same(inputs, output, "reduce_scatter")
+        self._check_same(inputs, output, "reduce_scatter")
         opts = _options(dist.ReduceScatterOptions, opts, op, timeout)
         buffers, sends = tensors.Buffers([output]), [tensors.contiguous(tensor) for tensor in inputs]
         call = fields.reduction("BNET_COLL_REDUCE_SCATTER", buffers.plain[0], opts.reduceOp)
@@ -451,8 +453,8 @@ class Operations:
         timeout: timedelta | None = None,
     ) -> Work:
         opts = _options(dist.AllToAllOptions, opts, timeout)
-        tensors.check(output, "all_to_all")
-        tensors.check(tensor, "all_to_all")
+        self._check(output, "all_to_all")
+        self._check(tensor, "all_to_all")
         tensors.one_type([output, tensor], "all_to_all")
         width = tensor.element_size()
         recv_counts = [count * width for count in tensors.elements(output, output_splits, self._size)]
@@ -470,7 +472,7 @@ class Operations:
         self._one_each(output_tensors, "all_to_all")
         self._one_each(input_tensors, "all_to_all")
         for tensor in (*output_tensors, *input_tensors):
-            tensors.check(tensor, "all_to_all")
+            self._check(tensor, "all_to_all")
         tensors.one_type([*output_tensors, *input_tensors], "all_to_all")
         buffers, sends = tensors.Buffers(output_tensors), [tensors.contiguous(tensor) for tensor in input_tensors]
         call = fields.exchange([tensors.size_of(one) for one in sends], [tensors.size_of(one) for one in buffers.plain])
@@ -573,13 +575,24 @@ class Operations:
 
     # ---- checks ----
 
+    def _check(self, tensor: torch.Tensor, what: str) -> None:
+        """Also waits for collectives before this one that have yet to store something in its memory."""
+        tensors.check(tensor, what)
+        if self._in_flight.stores:
+            self._in_flight.await_stores(tensors.memory_of(tensor))
+
+    def _check_same(self, given: Sequence[torch.Tensor], other: torch.Tensor, what: str) -> None:
+        tensors.same(given, other, what)
+        if self._in_flight.stores:
+            self._in_flight.await_stores(tensors.memory_of(given))
+
     def _one_each(self, given: Sequence[Any], what: str) -> None:
         if len(given) != self._size:
             raise ValueError(f"{what}: {self._size} tensors are needed, one for each rank, not {len(given)}")
 
     def _check_share(self, whole: torch.Tensor, share: torch.Tensor, what: str) -> None:
-        tensors.check(whole, what)
-        tensors.check(share, what)
+        self._check(whole, what)
+        self._check(share, what)
         if whole.dtype != share.dtype or whole.numel() != share.numel() * self._size:
             raise ValueError(
                 f"{what}: the larger tensor must have {self._size} × the elements of the smaller one, of the same "

@@ -149,6 +149,15 @@ def _is_wrapper(tensor: torch.Tensor) -> bool:
         return True
 
 
+def memory_of(given: Any) -> set[int]:
+    """Where a tensor, or those of a list, also of lists, have their memory; 0 for those without any of their own."""
+    if not isinstance(given, torch.Tensor):
+        return {place for each in given for place in memory_of(each)}
+    if given.layout != torch.strided or _is_wrapper(given):
+        return {0}
+    return {given.untyped_storage().data_ptr()}
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Does its memory hold its values contiguously? A conjugate's values differ in sign from the memory it views."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg() and not _is_wrapper(tensor)

@@ -136,7 +136,10 @@ class Work(dist.Work):  # type: ignore[misc]
         return self._over or self._settles(may_wait=_interrupt.runs_handlers())
 
     def is_completed(self) -> bool:
-        return self._over or self._guarded(self._settles)
+        if not (self._over or self._guarded(self._settles)):
+            return False
+        self._context.in_flight.store()
+        return True
 
     def _guarded(self, step: Callable[[], bool]) -> bool:
         """Nothing in it raises but signal handlers."""
@@ -217,6 +220,7 @@ class Work(dist.Work):  # type: ignore[misc]
         """Returns once the operation has ended. Raises its error, or DistBackendError after ``timeout`` (0: none)."""
         if not self._over:
             self._await(timeout)
+        self._context.in_flight.store()
         if self._error is not None:
             raise self._error
         return True
@@ -306,6 +310,7 @@ class Work(dist.Work):  # type: ignore[misc]
         finally:
             self._lock.release()
         self._context.in_flight.remove(self)
+        self._context.in_flight.store()
         if unfulfilled is not None:
             self._context.callbacks.run(partial(self._run_callbacks, unfulfilled))
         return True
