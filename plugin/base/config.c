@@ -481,7 +481,18 @@ static const char *nearest_name(const char *name)
 	return nearest;
 }
 
-int bnet_config_unknown(char *err, size_t err_size)
+/* A job without it is in clear, and goes on. */
+static bool protects(const char *name)
+{
+	static const char *const names[] = {"BAGUA_NET_SECRET_FILE", "BAGUA_NET_ENCRYPT", "BAGUA_NET_CHECKSUM"};
+
+	for (size_t i = 0; name && i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(name, names[i]) == 0)
+			return true;
+	return false;
+}
+
+int bnet_config_unknown(int number, bool *grave, char *err, size_t err_size)
 {
 	for (char **entry = environ; entry && *entry; entry++) {
 		char name[NAME_SIZE];
@@ -490,9 +501,10 @@ int bnet_config_unknown(char *err, size_t err_size)
 		if (strncmp(*entry, PREFIX, strlen(PREFIX)) != 0)
 			continue;
 		snprintf(name, sizeof(name), "%.*s", (int)strcspn(*entry, "="), *entry);
-		if (is_known(name))
+		if (is_known(name) || number-- > 0)
 			continue;
 		nearest = nearest_name(name);
+		*grave = protects(nearest);
 		if (nearest)
 			snprintf(err, err_size, "%s is not a parameter; did you mean %s?", name, nearest);
 		else

@@ -163,6 +163,19 @@ static void finish_drains(void);
 
 static_assert(BNET_SECRET_LINE >= BNET_CONFIG_LINE, "a line of either kind has room");
 
+/* A job in clear, whose user has asked for something else, must not depend on NCCL_DEBUG to learn of it. */
+static void say_unknown(void)
+{
+	char err[BNET_CONFIG_LINE];
+	bool grave = false;
+
+	for (int number = 0; bnet_config_unknown(number, &grave, err, sizeof(err)) < 0; number++)
+		if (grave)
+			bnet_warn_visibly("NET/BaguaNet: %s. The job goes on without", err);
+		else
+			bnet_warn("NET/BaguaNet: %s", err);
+}
+
 static int configure(void)
 {
 	char err[BNET_SECRET_LINE];
@@ -179,8 +192,7 @@ static int configure(void)
 		bnet_warn("NET/BaguaNet: %s", err);
 		return rc;
 	}
-	if (bnet_config_unknown(err, sizeof(err)) < 0)
-		bnet_warn("NET/BaguaNet: %s", err);
+	say_unknown();
 	rc = bnet_device_scan_here(&bnet_engine.devices);
 	if (rc < 0) {
 		explain_no_device(rc);

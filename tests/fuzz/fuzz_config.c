@@ -88,12 +88,13 @@ static void read_environment(const char *value)
 static void look_for_typos(const char *text)
 {
 	char entry[TEXT_SIZE + 16], err[BNET_CONFIG_LINE] = "";
+	bool grave;
 	char *only[] = {entry, NULL}, **saved = environ;
 	int ret;
 
 	snprintf(entry, sizeof(entry), "BAGUA_NET_%s", text);
 	environ = only;
-	ret = bnet_config_unknown(err, sizeof(err));
+	ret = bnet_config_unknown(0, &grave, err, sizeof(err));
 	environ = saved;
 	EXPECT((ret == 0) == (err[0] == '\0'));
 }

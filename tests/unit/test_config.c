@@ -343,40 +343,62 @@ static void test_slices_agree(void)
 
 static const struct {
 	const char *name, *line; /* line NULL: no complaint */
+	bool grave;
 } names[] = {
-	{"BAGUA_NET_NSTREAMS", NULL},
-	{"BAGUA_NET_BENCH_RANKS", NULL},
-	{"BAGUA_NET_TEST_SEED", NULL},
-	{"BAGUA_NETWORK", NULL},
-	{"BAGUA_NET_NSTREAM", "BAGUA_NET_NSTREAM is not a parameter; did you mean BAGUA_NET_NSTREAMS?"},
-	{"BAGUA_NET_STREAMS", "BAGUA_NET_STREAMS is not a parameter; did you mean BAGUA_NET_NSTREAMS?"},
+	{"BAGUA_NET_ENCRPYT", "BAGUA_NET_ENCRPYT is not a parameter; did you mean BAGUA_NET_ENCRYPT?", true},
+	{"BAGUA_NET_SECRETFILE", "BAGUA_NET_SECRETFILE is not a parameter; did you mean BAGUA_NET_SECRET_FILE?", true},
+	{"BAGUA_NET_NSTREAMS", NULL, false},
+	{"BAGUA_NET_BENCH_RANKS", NULL, false},
+	{"BAGUA_NET_TEST_SEED", NULL, false},
+	{"BAGUA_NETWORK", NULL, false},
+	{"BAGUA_NET_NSTREAM", "BAGUA_NET_NSTREAM is not a parameter; did you mean BAGUA_NET_NSTREAMS?", false},
+	{"BAGUA_NET_STREAMS", "BAGUA_NET_STREAMS is not a parameter; did you mean BAGUA_NET_NSTREAMS?", false},
 	{"BAGUA_NET_MIN_CHUNK_SIZE",
-	 "BAGUA_NET_MIN_CHUNK_SIZE is not a parameter; did you mean BAGUA_NET_MIN_CHUNKSIZE?"},
-	{"BAGUA_NET_PROT_RANGE", "BAGUA_NET_PROT_RANGE is not a parameter; did you mean BAGUA_NET_PORT_RANGE?"},
-	{"BAGUA_NET_IMPLEMENT",
-	 "BAGUA_NET_IMPLEMENT is not a parameter of this version; `bagua-net params` lists them"},
-	{"BAGUA_NET_", "BAGUA_NET_ is not a parameter of this version; `bagua-net params` lists them"},
+	 "BAGUA_NET_MIN_CHUNK_SIZE is not a parameter; did you mean BAGUA_NET_MIN_CHUNKSIZE?", false},
+	{"BAGUA_NET_PROT_RANGE", "BAGUA_NET_PROT_RANGE is not a parameter; did you mean BAGUA_NET_PORT_RANGE?", false},
+	{"BAGUA_NET_IMPLEMENT", "BAGUA_NET_IMPLEMENT is not a parameter of this version; `bagua-net params` lists them",
+	 false},
+	{"BAGUA_NET_", "BAGUA_NET_ is not a parameter of this version; `bagua-net params` lists them", false},
 };
 
 static void test_unknown_names(void)
 {
 	for (size_t i = 0; i < COUNT(names); i++) {
 		char err[BNET_CONFIG_LINE] = "";
+		bool grave = false;
 
 		setenv(names[i].name, "1", 1);
-		check_int(bnet_config_unknown(err, sizeof(err)), names[i].line ? -EINVAL : 0);
+		check_int(bnet_config_unknown(0, &grave, err, sizeof(err)), names[i].line ? -EINVAL : 0);
 		check_str(err, names[i].line ? names[i].line : "");
+		check_int(grave, names[i].grave);
+		check_int(bnet_config_unknown(1, &grave, err, sizeof(err)), 0);
 		unsetenv(names[i].name);
 	}
+}
+
+static void test_each_unknown_name_is_named(void)
+{
+	char first[BNET_CONFIG_LINE], second[BNET_CONFIG_LINE], third[BNET_CONFIG_LINE];
+	bool grave;
+
+	setenv("BAGUA_NET_STREAM", "1", 1);
+	setenv("BAGUA_NET_ENCRPYT", "1", 1);
+	check_int(bnet_config_unknown(0, &grave, first, sizeof(first)), -EINVAL);
+	check_int(bnet_config_unknown(1, &grave, second, sizeof(second)), -EINVAL);
+	check_int(bnet_config_unknown(2, &grave, third, sizeof(third)), 0);
+	check(strcmp(first, second) != 0);
+	unsetenv("BAGUA_NET_STREAM");
+	unsetenv("BAGUA_NET_ENCRPYT");
 }
 
 static void test_overlong_name(void)
 {
 	char name[1024] = "BAGUA_NET_", err[BNET_CONFIG_LINE];
+	bool grave;
 
 	memset(name + strlen(name), 'X', sizeof(name) - strlen(name) - 1);
 	setenv(name, "1", 1);
-	check_int(bnet_config_unknown(err, sizeof(err)), -EINVAL);
+	check_int(bnet_config_unknown(0, &grave, err, sizeof(err)), -EINVAL);
 	unsetenv(name);
 }
 
@@ -456,6 +478,7 @@ int main(void)
 	test_many_prefixes();
 	test_slices_agree();
 	test_unknown_names();
+	test_each_unknown_name_is_named();
 	test_overlong_name();
 	test_params();
 	test_params_that_conflict();
