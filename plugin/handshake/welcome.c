@@ -103,8 +103,10 @@ static enum bnet_wire_verdict judge_further(struct bnet_conn *conn, const struct
 		return BNET_WIRE_VERDICT_GONE;
 	if (hello->repairs)
 		return has_place(conn) ? BNET_WIRE_VERDICT_OK : BNET_WIRE_VERDICT_LIMIT;
-	return living(conn) < most_streams() && bnet_descriptors_left() ? BNET_WIRE_VERDICT_OK
-									: BNET_WIRE_VERDICT_LIMIT;
+	/* Those that are broken have their places until others take them. */
+	return living(conn) < most_streams() && conn->nstreams < BNET_MAX_STREAMS && bnet_descriptors_left()
+		       ? BNET_WIRE_VERDICT_OK
+		       : BNET_WIRE_VERDICT_LIMIT;
 }
 
 /* Finds or makes the connection that a HELLO is for. *listen: of a new one. *conn NULL: there is no memory for it. */

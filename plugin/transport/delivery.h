@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Whether the peer's kernel has what a sender's stream was given. A send is done when its bytes are in this host's
- * kernel. Whether they reach the peer is seen here, also after the last request is done.
+ * Whether the peer's kernel has what a sender's stream was given. A send may be done before its bytes have arrived.
+ * Whether they do is seen here, also after the last request is done.
  * The owner counts what it writes; everything else is the control thread's.
  */
 #ifndef BNET_DELIVERY_H

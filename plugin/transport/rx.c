@@ -347,15 +347,18 @@ static uint64_t patience_s(const struct bnet_conn *conn)
 	return conn->config->keepalive ? (uint64_t)conn->config->keepalive : LONG_PATIENCE_S;
 }
 
-/* When the last packet of its sender's host came: the kernel has waited already where its probes have ended the
- * streams. It is late enough to ask that host a few times. */
+/* When the last packet of its sender's host came, where the kernel's probes have ended the streams: it has waited
+ * already. It is late enough to ask that host a few times. A reset that nobody has looked at, since nothing was posted,
+ * says nothing of that host. */
 static uint64_t last_heard_us(const struct bnet_conn *conn, uint64_t now)
 {
 	const uint64_t patience = patience_s(conn), asking = patience < ASKING_S ? patience : ASKING_S;
 	uint64_t unheard_us = (patience - asking) * 1000000;
 
 	for (int i = 0; i < conn->nstreams; i++) {
-		const uint64_t us = bnet_socket_unheard_ms(conn->streams[i]->fd) * UINT64_C(1000);
+		const struct bnet_stream *stream = conn->streams[i];
+		const bool reset = stream->broken && !stream->timed_out;
+		const uint64_t us = reset ? 0 : bnet_socket_unheard_ms(stream->fd) * UINT64_C(1000);
 
 		unheard_us = us < unheard_us ? us : unheard_us;
 	}
@@ -373,9 +376,8 @@ static void wait_for_repair(struct bnet_conn *conn)
 		atomic_store_explicit(&conn->alone_us, since = last_heard_us(conn, now), memory_order_relaxed);
 	if (now < since + patience * 1000000)
 		return;
-	snprintf(how, sizeof(how),
-		 "its streams have ended, and nothing has come from its sender for %llu s (BAGUA_NET_KEEPALIVE)",
-		 (unsigned long long)patience);
+	snprintf(how, sizeof(how), "its streams have ended, and nothing has come from its sender for %llu s%s",
+		 (unsigned long long)patience, conn->config->keepalive ? " (BAGUA_NET_KEEPALIVE)" : "");
 	bnet_source_lost(conn, -ETIMEDOUT, how);
 }
 

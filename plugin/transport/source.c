@@ -183,6 +183,7 @@ static void end_at_limit(struct bnet_conn *conn, struct bnet_incoming *in)
 static int break_stream(struct bnet_conn *conn, struct bnet_stream *stream, int error)
 {
 	if (conn->repairs && stream->in.limit == UINT64_MAX && bnet_socket_has_ended(stream->fd, -error)) {
+		stream->timed_out = error == ETIMEDOUT;
 		stream->broken = true;
 		return 0;
 	}

@@ -11,6 +11,7 @@
 
 #include "base/descriptors.h"
 #include "check.h"
+#include "common/clock.h"
 #include "engine/engine.h"
 #include "handshake/close.h"
 #include "handshake/connector_state.h"
@@ -283,6 +284,30 @@ static void a_reset_stream_that_brought_nothing_is_waited_for(void)
 	close_end(&end);
 }
 
+/* The peer's host was last heard long ago, since nobody had anything to send. */
+uint64_t __wrap_bnet_socket_unheard_ms(int fd);
+
+uint64_t __wrap_bnet_socket_unheard_ms(int fd)
+{
+	(void)fd;
+	return 200000;
+}
+
+static void the_wait_for_repair_begins_where_a_reset_is_seen(void)
+{
+	struct end end = open_end(false);
+
+	end.conn->repairs = true;
+	for (int i = 0; i < STREAMS; i++)
+		reset(&end, i);
+	expect(&end);
+	while (!atomic_load(&end.conn->alone_us))
+		bnet_progress(end.conn);
+	check(bnet_now_us() - atomic_load(&end.conn->alone_us) < UINT64_C(60000000));
+	check_int(atomic_load(&end.conn->error), 0);
+	close_end(&end);
+}
+
 static void a_sender_that_fails_is_believed(void)
 {
 	struct end end = open_end(false);
@@ -318,6 +343,7 @@ int main(void)
 	what_is_reset_after_an_orderly_close_is_not_waited_for();
 	a_reset_behind_the_end_of_a_stream_is_none();
 	a_reset_stream_that_brought_nothing_is_waited_for();
+	the_wait_for_repair_begins_where_a_reset_is_seen();
 	a_sender_that_fails_is_believed();
 	a_message_that_is_cut_off_fails_the_connection();
 	return 0;
