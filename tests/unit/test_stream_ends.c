@@ -285,9 +285,9 @@ static void a_reset_stream_that_brought_nothing_is_waited_for(void)
 }
 
 /* The peer's host was last heard long ago, since nobody had anything to send. */
-uint64_t __wrap_bnet_socket_unheard_ms(int fd);
+uint32_t __wrap_bnet_socket_unheard_ms(int fd);
 
-uint64_t __wrap_bnet_socket_unheard_ms(int fd)
+uint32_t __wrap_bnet_socket_unheard_ms(int fd)
 {
 	(void)fd;
 	return 200000;

@@ -150,7 +150,13 @@ def _start(arguments: list[str], descriptor: int, variables: Mapping[str, str]) 
     search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, "-m", "bagua_net._doctor.nccl_job", *arguments, str(os.getpid())],
-        env={**inherited, **variables, "PYTHONPATH": search, "NCCL_HOSTID": f"bagua-net-doctor-{arguments[0]}"},
+        env={
+            **inherited,
+            **variables,
+            "PYTHONPATH": search,
+            "PYTHONSAFEPATH": "1",  # see _bench/ranks/launch.py
+            "NCCL_HOSTID": f"bagua-net-doctor-{arguments[0]}",
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

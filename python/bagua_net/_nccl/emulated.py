@@ -465,7 +465,7 @@ def probe(path: Path) -> tuple[int, int, int]:
     try:
         done = subprocess.run(
             command,
-            env=os.environ | {"PYTHONPATH": search},
+            env=os.environ | {"PYTHONPATH": search, "PYTHONSAFEPATH": "1"},
             capture_output=True,
             text=True,
             timeout=_PROBE_TIMEOUT_S,

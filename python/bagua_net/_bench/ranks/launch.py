@@ -188,6 +188,7 @@ class Launcher:
             **_of_device(self._config.device, rank),
             rank_process.TOKEN_VARIABLE: self._token,
             "PYTHONPATH": os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")])),
+            "PYTHONSAFEPATH": "1",  # nothing of the current directory, which may be anybody's (Python 3.11 and later)
         }
         process = subprocess.Popen(
             [sys.executable, "-m", "bagua_net._bench.ranks.process", task.to_json()],

@@ -190,7 +190,7 @@ def _here() -> tuple[list[str], dict[str, str]]:
     """The same for this host, and its environment."""
     root = str(Path(__file__).resolve().parents[3])
     search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return [sys.executable, "-m", f"{__package__}.host"], {**os.environ, "PYTHONPATH": search}
+    return [sys.executable, "-m", f"{__package__}.host"], {**os.environ, "PYTHONPATH": search, "PYTHONSAFEPATH": "1"}
 
 
 class Commands:
