@@ -160,7 +160,7 @@ def test_a_process_that_has_gone_quiet_is_not_held_back_any_more() -> None:
     words = []
     registry = prometheus_client.CollectorRegistry()
     metrics = Metrics(lambda: looks[0][1], clock=lambda: looks[0][0])
-    registry.register(metrics)  # which looks once
+    registry.register(metrics)
     for _ in range(4):
         found = _samples(prometheus_client.generate_latest(registry).decode()).get("bagua_net_peer_limit", {})
         words.append([dict(labels)["limit"] for labels, count in found.items() if count])
