@@ -56,7 +56,7 @@ static struct bnet_shared_note *note_of(const struct bnet_coll *coll, int member
 	return &bnet_segment_line(&coll->host.segment, member)->notes[round % BNET_SHARED_NOTES];
 }
 
-/* The rounds of an operation that is over by now, of which this rank has not read the member's payload. */
+/* Has the member called the same in that round? It may be one of an operation that is over by now. */
 static int compare(struct bnet_coll *coll, int member, uint32_t round)
 {
 	const struct bnet_shared_note *own = note_of(coll, coll->host.index, round);

@@ -6,6 +6,7 @@
 #ifndef BNET_CONFIG_H
 #define BNET_CONFIG_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

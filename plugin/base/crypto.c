@@ -157,6 +157,8 @@ static void warm_up(void)
 	const struct bnet_crypto_bytes bytes = {trial, sizeof(trial)};
 
 	(void)bnet_crypto_hkdf(bytes, bytes, bytes, trial, sizeof(trial));
+	if (!begin())
+		return;
 	for (int kind = 0; kind < 2; kind++) {
 		void *context = crypto.cipher_new();
 
@@ -164,6 +166,7 @@ static void warm_up(void)
 								 NULL, NULL, 1) == 1;
 		crypto.cipher_free(context);
 	}
+	end(0);
 }
 
 int bnet_crypto_load(char *why, size_t why_size)
@@ -318,8 +321,7 @@ struct bnet_cipher *bnet_cipher_new(enum bnet_cipher_kind kind, bool seals)
 	}
 	cipher->seals = seals;
 	cipher->context = crypto.cipher_new();
-	if (!cipher->context ||
-	    crypto.cipher_init(cipher->context, algorithm(kind), NULL, NULL, NULL, seals) != 1) {
+	if (!cipher->context || crypto.cipher_init(cipher->context, algorithm(kind), NULL, NULL, NULL, seals) != 1) {
 		crypto.cipher_free(cipher->context);
 		free(cipher);
 		cipher = NULL;

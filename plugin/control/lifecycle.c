@@ -169,11 +169,14 @@ static void say_unknown(void)
 	char err[BNET_CONFIG_LINE];
 	bool grave = false;
 
-	for (int number = 0; bnet_config_unknown(number, &grave, err, sizeof(err)) < 0; number++)
+	for (int number = 0; bnet_config_unknown(number, &grave, err, sizeof(err)) < 0; number++) {
+		atomic_bool told = false; /* each of them */
+
 		if (grave)
-			bnet_warn_visibly("NET/BaguaNet: %s. The job goes on without", err);
+			bnet_log_visibly(&told, BNET_WAITS, BNET_FILE, __LINE__, "NET/BaguaNet: %s It is ignored", err);
 		else
 			bnet_warn("NET/BaguaNet: %s", err);
+	}
 }
 
 static int configure(void)
@@ -181,6 +184,7 @@ static int configure(void)
 	char err[BNET_SECRET_LINE];
 	int rc;
 
+	say_unknown();
 	rc = bnet_config_read(&bnet_engine.config, err, sizeof(err));
 	if (rc == 0)
 		rc = bnet_secret_load(bnet_engine.config.secret_file, err, sizeof(err));
@@ -192,7 +196,6 @@ static int configure(void)
 		bnet_warn("NET/BaguaNet: %s", err);
 		return rc;
 	}
-	say_unknown();
 	rc = bnet_device_scan_here(&bnet_engine.devices);
 	if (rc < 0) {
 		explain_no_device(rc);

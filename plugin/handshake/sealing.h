@@ -26,8 +26,8 @@ struct bnet_sealing {
 	const uint8_t *hello, *challenge; /* the proofs; with a secret */
 };
 /* For a person: bnet_sealing_start has returned -ENOPKG. */
-#define BNET_SEALING_NO_CIPHER                                                                                     \
-	"one end's processor has no instructions for AES, and this host's OpenSSL allows no ChaCha20-Poly1305 "    \
+#define BNET_SEALING_NO_CIPHER                                                                                  \
+	"one end's processor has no instructions for AES, and this host's OpenSSL allows no ChaCha20-Poly1305 " \
 	"(openssl.cnf, FIPS)"
 /* *out: the seal, or NULL where neither end wants one. -ENOMEM; -ENOPKG. */
 int bnet_sealing_start(const struct bnet_sealing *sealing, struct bnet_seal **out);

@@ -132,7 +132,7 @@ struct bnet_stream {
 	bool hangup;   /* the kernel reported the end: read up to it */
 	/* It was reset, or counts as lost: it moves nothing more, and is dropped or repaired. The owner writes it. */
 	_Atomic bool broken;
-	bool timed_out; /* a receiver's that is broken: its kernel's probes had no answer */
+	bool timed_out; /* a receiver's that is broken: by no reset, its kernel's probes had no answer */
 	uint32_t serial;
 	int dialed;             /* of a sender: its number when it was opened, by which it has its pair of addresses */
 	bool away;              /* … which failed then, so that it has another one */

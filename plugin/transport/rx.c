@@ -354,15 +354,19 @@ static uint64_t last_heard_us(const struct bnet_conn *conn, uint64_t now)
 {
 	const uint64_t patience = patience_s(conn), asking = patience < ASKING_S ? patience : ASKING_S;
 	uint64_t unheard_us = (patience - asking) * 1000000;
+	bool told = false;
 
 	for (int i = 0; i < conn->nstreams; i++) {
 		const struct bnet_stream *stream = conn->streams[i];
-		const bool reset = stream->broken && !stream->timed_out;
-		const uint64_t us = reset ? 0 : bnet_socket_unheard_ms(stream->fd) * UINT64_C(1000);
+		uint64_t us;
 
+		if (stream->broken && !stream->timed_out)
+			continue;
+		us = bnet_socket_unheard_ms(stream->fd) * UINT64_C(1000);
 		unheard_us = us < unheard_us ? us : unheard_us;
+		told = true;
 	}
-	return now - unheard_us;
+	return told ? now - unheard_us : now;
 }
 
 static void wait_for_repair(struct bnet_conn *conn)

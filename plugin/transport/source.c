@@ -183,7 +183,8 @@ static void end_at_limit(struct bnet_conn *conn, struct bnet_incoming *in)
 static int break_stream(struct bnet_conn *conn, struct bnet_stream *stream, int error)
 {
 	if (conn->repairs && stream->in.limit == UINT64_MAX && bnet_socket_has_ended(stream->fd, -error)) {
-		stream->timed_out = error == ETIMEDOUT;
+		/* The kernel names the last ICMP error, as of ARP, instead of ETIMEDOUT where it has one. */
+		stream->timed_out = error != ECONNRESET && error != EPIPE && error != ECONNABORTED;
 		stream->broken = true;
 		return 0;
 	}

@@ -113,7 +113,7 @@ def test_another_plugin_is_a_third_network(tmp_path: Path, version: str) -> None
     # The job's own choice of a network does not reach it.
     record = results(tmp_path, *options, NCCL_NET="Socket", NCCL_NET_PLUGIN="none")
     assert [row["transport"] for row in record["results"]] == [*BOTH, "nccl+other"]
-    assert record["transports"]["nccl+other"] == f"NCCL {version} with BaguaNet of {other}"
+    assert record["transports"]["nccl+other"] == f"NCCL {version} with BaguaNet of {other.name}"
     assert says(record, "nccl+other")[0] == "Using network BaguaNet"
 
 

@@ -86,6 +86,7 @@ _DELAYED: dict[str, Any] = {**_BUSY, "rtt_us": 40_000, "segment": 1448}
         ({"stream": {**_QUEUED, "segment": 1448}}, limits.NETWORK),
         ({"stream": {**_QUEUED, "segment": 1448, "busy_us": 0.4}}, limits.APPLICATION),
         ({"stream": {**_QUEUED, "segment": 1448}, "local_peer": 1}, limits.APPLICATION),
+        ({"stream": {**_QUEUED, "segment": 1448, "rwnd_limited_us": 0.6}}, limits.RECEIVER),
         ({"stream": _DELAYED, "bytes_sent": 2 * 24 * 4096}, limits.APPLICATION),
         ({"stream": _LOST}, causes.LOSSES),
         ({"stream": _BUSY}, limits.APPLICATION),  # nothing shows that the network has them for long
@@ -140,7 +141,8 @@ def test_a_connection_none_of_whose_streams_is_shown(local_peer: int) -> None:
 
 @pytest.mark.parametrize(("rtt_us", "word"), [(300, limits.RECEIVER), (30_000, causes.RECEIVE_BUFFER)])
 def test_a_window_that_is_shut_and_one_that_may_be_too_small(rtt_us: int, word: str) -> None:
-    assert _word(posted_us=1, stream={**_BUSY, "rwnd_limited_us": 0.6, "rtt_us": rtt_us}) == word
+    stream = {**_BUSY, "rwnd_limited_us": 0.6, "rtt_us": 6000, "min_rtt_us": rtt_us}  # it acknowledges late
+    assert _word(posted_us=1, stream=stream) == word
 
 
 def test_a_send_buffer_that_is_full() -> None:
@@ -176,7 +178,8 @@ def test_what_to_do_about_a_limit_for_each_flow(streams: int, most: int, said: s
 
 
 def test_a_limit_for_each_flow_by_losses() -> None:
-    lossy, other = (_cause(posted_us=1, streams=4, stream=each, **_CLIMBED) for each in (_LOST, _BUSY))
+    climbed: dict[str, Any] = _CLIMBED
+    lossy, other = (_cause(posted_us=1, streams=4, stream=each, **climbed) for each in (_LOST, _BUSY))
     assert lossy is not None
     assert other is not None
     assert lossy.word == other.word == causes.FLOW_LIMIT
@@ -220,11 +223,17 @@ def test_nothing_moves(silent_us: int, unacked: int, word: str, owed: str) -> No
 
 
 def test_nothing_moves_where_all_streams_were_reset() -> None:
-    reset, slow = (_cause(streams=count, bytes_sent=0, outstanding=1, still_us=30 * _S) for count in (0, 1))
-    assert reset is not None
+    of: dict[str, Any] = {"bytes_sent": 0, "outstanding": 1, "still_us": 30 * _S}
+    gone, broken, slow = (
+        _cause(streams=count, stream={"broken": broken, "probes": broken}, **of)
+        for count, broken in ((0, 0), (2, 1), (1, 0))
+    )
+    assert gone is not None
+    assert broken is not None
     assert slow is not None
-    assert reset.word == slow.word == limits.STILL
-    assert "were reset" in reset.reason
+    assert gone.word == broken.word == slow.word == limits.STILL
+    assert "were reset" in gone.reason
+    assert "were reset" in broken.reason
     assert "were reset" not in slow.reason
 
 

@@ -74,6 +74,7 @@ def machine(tmp_path: Path) -> dict[str, str]:
     for name in _STUBS:
         _program(programs / name, _STUB)
     _program(programs / "bagua-net", _COMMAND.format(command=sandboxed(sandbox.root)))
+    _program(programs / "sudo", '#!/bin/sh\nexec "$@"\n')
     (clone / ".venv" / "bin" / "activate").touch()
     path = f"{programs}:{os.environ['PATH']}"
     return sandbox.environment(PATH=path, LAUNCHED=str(tmp_path / "launched"), SLURM_JOB_NODELIST="node[0-1]")

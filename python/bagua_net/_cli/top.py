@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
 import sys
@@ -337,12 +338,11 @@ _Tabulate = Callable[[list[Any], int], Table]
 
 
 def _fitting(lines: list[Any], table: _Tabulate, width: int, rows: int) -> tuple[Table, int]:
-    """As many of the lines as have room, and how many are left."""
-    for count in range(min(len(lines), rows), 0, -1):
-        shown = table(lines[:count], width)
-        if shown.row_count <= rows:
-            return shown, len(lines) - count
-    return table([], width), len(lines)
+    """As many of the lines as have room, and how many are left. The end of one that is too high is cut off."""
+    counts = range(1, min(len(lines), max(rows, 1)) + 1)
+    count = bisect.bisect_right(counts, rows, key=lambda number: table(lines[:number], width).row_count)
+    count = max(count, min(1, len(lines)))
+    return table(lines[:count], width), len(lines) - count
 
 
 def _watch(source: _Source, pick: Callable[[list[Any]], list[Any]], table: _Tabulate, interval: float) -> None:
@@ -354,5 +354,5 @@ def _watch(source: _Source, pick: Callable[[list[Any]], list[Any]], table: _Tabu
             lines, complaints = source.next()
             room = console.height - len(complaints) - 2  # a line about what is left, and the table's head
             shown, left = _fitting(pick(lines), table, console.width, room)
-            more = [f"{left} more lines have no room here: --filter, --sort"] if left else []
+            more = [f"lines that have no room here: {left}; --filter and --sort choose"] if left else []
             live.update(Group(*(Text(each) for each in (*complaints, *more)), shown), refresh=True)

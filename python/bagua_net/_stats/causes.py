@@ -112,7 +112,8 @@ def _failed(rate: Rate) -> Cause:
 def _is_unanswered(rate: Rate) -> bool:
     still = number(rate.connection, "still_us")
     silent = all(number(row, "silent_us") >= max(_SILENT_US, _MEANWHILE * still) for row in rate.streams)
-    return silent and any(number(row, "unacked") or number(row, "probes") for row in rate.streams)
+    owes = (number(row, "unacked") or number(row, "probes") for row in rate.streams if not number(row, "broken"))
+    return silent and any(owes)
 
 
 def _still(rate: Rate) -> Cause:
@@ -127,7 +128,7 @@ def _still(rate: Rate) -> Cause:
             f"Look whether {_peer(rate)} can be reached. Where it answers a ping, large packets may not pass: "
             f"`bagua-net doctor --peers {_peer(rate)}` tries them.",
         )
-    if not number(rate.connection, "streams"):
+    if not number(rate.connection, "streams") or (rate.streams and all(number(row, "broken") for row in rate.streams)):
         return Cause(
             limits.STILL,
             fact,
@@ -159,7 +160,8 @@ def _application(rate: Rate, process: Sequence[Rate]) -> Cause:
 
 
 def _receiver(rate: Rate) -> Cause:
-    round_trip_us = rate.mean("rtt_us")
+    # A peer that does not read acknowledges late as well, so the mean says nothing of the path.
+    round_trip_us = rate.shortest_us or rate.mean("rtt_us")
     fact = (
         f"The window of {_peer(rate)} was the limit for {_share(rate.rwnd)} of the time in which bytes were on the way."
     )

@@ -103,10 +103,14 @@ class Rate:
         return self.retransmits / self.segments if self.segments else 0.0
 
     @property
+    def shortest_us(self) -> int:
+        """The shortest round trip; 0: not known."""
+        return min((number(row, "min_rtt_us") for row in self.streams if number(row, "min_rtt_us")), default=0)
+
+    @property
     def queues(self) -> bool:
         """Bytes queue on the way."""
-        shortest = min((number(row, "min_rtt_us") for row in self.streams if number(row, "min_rtt_us")), default=0)
-        return self.mean("rtt_us") >= max(shortest * _QUEUED_TIMES, shortest + _QUEUED_US)
+        return self.mean("rtt_us") >= max(self.shortest_us * _QUEUED_TIMES, self.shortest_us + _QUEUED_US)
 
     @property
     def loses(self) -> bool:
@@ -168,7 +172,8 @@ def _is_local(connection: Row, streams: Sequence[Row]) -> bool:
 def _network_has_bytes(rate: Rate) -> bool:
     """For half of the time, and something shows that it is the network that keeps them."""
     round_trip_s = rate.mean("rtt_us") / 1e6
-    in_flight = rate.bytes_per_second * round_trip_s / max(1, len(rate.streams))
+    used = min(number(rate.connection, "level"), len(rate.streams))
+    in_flight = rate.bytes_per_second * round_trip_s / max(1, used)
     queued = rate.queues and in_flight >= _SEGMENTS * rate.mean("segment") > 0
     return rate.busiest >= _POSTED and (rate.fills_device or rate.loses or queued)
 
@@ -177,8 +182,8 @@ def _limit_of_sender(rate: Rate) -> str:
     if not rate.bytes:
         return IDLE
     local = _is_local(rate.connection, rate.streams)
-    if rate.posted < _POSTED:
-        return NETWORK if not local and _network_has_bytes(rate) else APPLICATION
+    if rate.posted < _POSTED and (local or not _network_has_bytes(rate)):
+        return APPLICATION
     if not rate.streams:
         return UNKNOWN  # the process has no row left for any of them
     if rate.rwnd >= _OF_BUSY_RWND:

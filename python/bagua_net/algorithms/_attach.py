@@ -120,9 +120,9 @@ class AlgorithmHandle:
 
         Args:
             synchronize: first makes the weights equal, as :meth:`synchronize`; not after an exception, since the other
-                ranks may not come. False: they stay as they are, and other
-                ranks are waited for only in what is under way, such as the average that "decentralized" has begun in a
-                forward pass; "async" ends with a round of all ranks all the same.
+                ranks may not come. False: they stay as they are, and other ranks are waited for only in what is under
+                way, such as the average that "decentralized" has begun in a forward pass; "async" ends with a round of
+                all ranks all the same.
         """
         impl, self._impl = self._impl, None
         if impl is None:

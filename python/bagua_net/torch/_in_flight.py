@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Protocol
 
 #: Every so many operations, so many old ones are looked at: more than were added, so that all that end are forgotten.
@@ -17,13 +19,23 @@ _SELDOM = 16
 callers: set[int] = set()
 
 
+_here = threading.local()
+
+
 class Looked(Protocol):
     @property
     def has_future(self) -> bool:
         """Is it in progress, and may somebody wait for its future?"""
 
+    @property
+    def is_posted(self) -> bool:
+        """Does the library know of all of it? Before, nobody may wait for it."""
+
     def look(self) -> bool:
         """Is it over? Where it is, it is removed. It never waits for another thread."""
+
+    def finish(self) -> bool:
+        """The same, but waits for another thread that is storing what it has."""
 
     def end(self) -> None:
         """Waits until it is over."""
@@ -77,16 +89,31 @@ class InFlight:
         """In the memory at these addresses, once it is over."""
         self._to_store[id(work)] = work, memory
 
-    def store(self) -> None:
-        """What those have that are over."""
-        for work, _ in list(self._to_store.values()) if self._to_store else ():
-            work.look()
+    def store(self, *, may_wait: bool = True) -> bool:
+        """What those have that are over. True."""
+        for work, _ in list(self._to_store.values()):
+            if may_wait:
+                work.finish()
+            else:
+                work.look()
+        return True
 
     def await_stores(self, memory: set[int]) -> None:
-        """Those that will store something in this memory end first."""
+        """Those that will store something in this memory end first. Not in a callback, for whose end others wait."""
+        if getattr(_here, "calls_back", False):
+            return
         for work, its in list(self._to_store.values()):
-            if not memory.isdisjoint(its):
+            if work.is_posted and not memory.isdisjoint(its):
                 work.end()
+
+    @contextlib.contextmanager
+    def calling_back(self) -> Iterator[None]:
+        """This thread runs the callbacks of an operation."""
+        before, _here.calls_back = getattr(_here, "calls_back", False), True
+        try:
+            yield
+        finally:
+            _here.calls_back = before
 
     @property
     def stores(self) -> bool:

@@ -299,6 +299,8 @@ class Operations:
 
     def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Work:
         """Waits here until all ranks have told how many entries they have."""
+        if self._in_flight.stores:
+            self._in_flight.await_stores(tensors.memory_of(tensor))
         exchange = sparse.Exchange(tensor, opts.reduceOp)
         first = dist.AllreduceOptions()
         first.timeout, first.asyncOp = opts.timeout, False
@@ -429,6 +431,7 @@ class Operations:
     # ---- compressed: opts are those of _quantized.py, which has checked everything else ----
 
     def allreduce_quantized(self, tensor: torch.Tensor, residual: torch.Tensor | None, opts: Any) -> Work:
+        self._check(tensor, "all_reduce_quantized")
         call = fields.reduction("BNET_COLL_ALLREDUCE_Q", tensor, opts.reduceOp) | opts.fields() | fields.kept(residual)
         return self._run("all_reduce_quantized", [tensor], [call], [tensor], opts, held=(tensor, residual))
 

@@ -150,10 +150,14 @@ def _is_wrapper(tensor: torch.Tensor) -> bool:
 
 
 def memory_of(given: Any) -> set[int]:
-    """Where a tensor, or those of a list, also of lists, have their memory; 0 for those without any of their own."""
+    """Where a tensor, or those of a list, also of lists, have their values; 0 for those without memory of their own."""
     if not isinstance(given, torch.Tensor):
         return {place for each in given for place in memory_of(each)}
-    if given.layout != torch.strided or _is_wrapper(given):
+    if given.numel() == 0:
+        return set()
+    if given.layout is torch.sparse_coo:
+        return {given._values().untyped_storage().data_ptr()}
+    if _is_wrapper(given):
         return {0}
     return {given.untyped_storage().data_ptr()}
 

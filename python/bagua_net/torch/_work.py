@@ -67,7 +67,8 @@ class Work(dist.Work):  # type: ignore[misc]
     for tensors that are not contiguous.
 
     A signal handler may interrupt the main thread where it has the lock. Threads that such a handler may wait for only
-    try to take it: the reporter's, and those that begin another operation.
+    try to take it: the reporter's, and those that begin another operation, unless that is on memory which an earlier
+    one has yet to write.
     """
 
     __slots__ = (
@@ -131,15 +132,21 @@ class Work(dist.Work):  # type: ignore[misc]
     def leave_to_parent(self) -> None:
         self._lock = threading.RLock()
 
+    @property
+    def is_posted(self) -> bool:
+        return all(self._requests)
+
     def look(self) -> bool:
         """Ends it where its parts are over, unless another thread is doing so. False: it is in progress."""
         return self._over or self._settles(may_wait=_interrupt.runs_handlers())
 
+    def finish(self) -> bool:
+        return self._over or self._settles()
+
     def is_completed(self) -> bool:
         if not (self._over or self._guarded(self._settles)):
             return False
-        self._context.in_flight.store()
-        return True
+        return not self._context.in_flight.stores or self._guarded(self._context.in_flight.store)
 
     def _guarded(self, step: Callable[[], bool]) -> bool:
         """Nothing in it raises but signal handlers."""
@@ -220,7 +227,8 @@ class Work(dist.Work):  # type: ignore[misc]
         """Returns once the operation has ended. Raises its error, or DistBackendError after ``timeout`` (0: none)."""
         if not self._over:
             self._await(timeout)
-        self._context.in_flight.store()
+        if self._context.in_flight.stores:
+            self._guarded(self._context.in_flight.store)
         if self._error is not None:
             raise self._error
         return True
@@ -259,6 +267,8 @@ class Work(dist.Work):  # type: ignore[misc]
             except BaseException as error:
                 self._context.interrupted(error)
                 raise
+        if self._over and self._context.in_flight.stores:
+            self._guarded(self._context.in_flight.store)
         return self._future
 
     def _make_future(self, *, wants_turn: bool) -> None:
@@ -310,7 +320,7 @@ class Work(dist.Work):  # type: ignore[misc]
         finally:
             self._lock.release()
         self._context.in_flight.remove(self)
-        self._context.in_flight.store()
+        self._context.in_flight.store(may_wait=False)
         if unfulfilled is not None:
             self._context.callbacks.run(partial(self._run_callbacks, unfulfilled))
         return True
@@ -325,15 +335,16 @@ class Work(dist.Work):  # type: ignore[misc]
     def _run_callbacks(self, unfulfilled: Any) -> None:
         """On all ranks, operations that callbacks post come before those that other threads have posted meanwhile."""
         turns = self._context.turns
-        if not self._holds_turn or turns is None:
-            unfulfilled.set_result(None)
-            return
-        request = self._requests[-1]
-        turns.enter(request)
-        try:
-            unfulfilled.set_result(None)
-        finally:
-            turns.leave(request)
+        with self._context.in_flight.calling_back():
+            if not self._holds_turn or turns is None:
+                unfulfilled.set_result(None)
+                return
+            request = self._requests[-1]
+            turns.enter(request)
+            try:
+                unfulfilled.set_result(None)
+            finally:
+                turns.leave(request)
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
