@@ -12,6 +12,7 @@ import filecmp
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from .._errors import BaguaNetError, LibraryUnusable
@@ -64,20 +65,22 @@ def library(directory: Path) -> Path:
     return path
 
 
-def _users(directory: Path) -> list[Path]:
+def _users(directory: Path, handled: Iterable[Path] = ()) -> list[Path]:
     """The configuration files on the list that still hold the block, and those that this user may not read, or whose
-    directory this host lacks: another host that shares the home may have it."""
+    directory this host lacks: another host that shares the home may have it. Not where this command has handled them.
+    """
+    here = {path.absolute() for path in handled}
     try:
         lines = (directory / _USERS).read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     paths = [Path(os.fsdecode(line)) for line in lines if line]
-    return [path for path in paths if _may_name_it(path)]
+    return [path for path in paths if _may_name_it(path, is_here=path in here)]
 
 
-def _may_name_it(path: Path) -> bool:
+def _may_name_it(path: Path, *, is_here: bool) -> bool:
     try:
-        return not path.parent.is_dir() or conf_block.has_block(conf_block.read(path))
+        return not (is_here or path.parent.is_dir()) or conf_block.has_block(conf_block.read(path))
     except OSError:
         return True
 
@@ -151,9 +154,13 @@ def _keep(path: Path, newer: Path) -> None:
         kept.hardlink_to(path)
 
 
-def release(directory: Path) -> bool:
-    """Removes the copy and its directory, unless a configuration file still points at it. True: removed."""
-    if not os.path.lexists(directory / LIBRARY_NAME) or _users(directory):
+def release(directory: Path, handled: Iterable[Path]) -> bool:
+    """Removes the copy and its directory, unless a configuration file still points at it. True: removed.
+
+    Args:
+        handled: files that this host has, or would have.
+    """
+    if not os.path.lexists(directory / LIBRARY_NAME) or _users(directory, handled):
         return False
     for name in (LIBRARY_NAME, _KEPT, _USERS):
         (directory / name).unlink(missing_ok=True)

@@ -256,7 +256,7 @@ def enable(target: Target, changes: list[Change]) -> None:
     except BaseException:
         for copy in made:
             with contextlib.suppress(OSError):
-                library_copy.release(copy)
+                library_copy.release(copy, target.copies[copy])
         raise
 
 
@@ -278,7 +278,7 @@ def plan_disable(target: Target) -> list[Change]:
 def disable(target: Target, changes: list[Change]) -> list[Path]:
     """Makes the changes, then removes each copy that no file names. Returns the directories of these."""
     _apply(changes)
-    return [copy for copy in target.copies if library_copy.release(copy)]
+    return [copy for copy, confs in target.copies.items() if library_copy.release(copy, confs)]
 
 
 def _apply(changes: list[Change]) -> None:
