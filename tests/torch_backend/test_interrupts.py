@@ -265,6 +265,41 @@ def test_a_handler_destroys_the_group_while_a_callback_waits_in_it(tmp_path: Pat
     assert [process.returncode for process in processes] == [0, 0], said
 
 
+_ENDS_ITS_GROUP = """
+import os, sys, threading, time, torch
+import torch.distributed as dist
+import bagua_net.torch
+rank = int(os.environ["RANK"])
+store = dist.FileStore(sys.argv[1], 2)
+dist.init_process_group("bagua_net", store=store, rank=rank, world_size=2)
+dist.barrier()
+ended = threading.Event()
+
+def callback(_):
+    dist.group.WORLD.shutdown()
+    ended.set()
+    time.sleep(0.5)
+    print("over", file=sys.stderr, flush=True)
+
+if rank == 0:
+    future = dist.irecv(torch.zeros(1), 1).get_future().then(callback)
+    store.set("attached", "1")
+    ended.wait()
+else:
+    store.wait(["attached"])  # what is attached to a finished operation runs at once, on the caller's thread
+    dist.send(torch.ones(1), 0)
+"""
+
+
+@pytest.mark.gate
+def test_the_interpreter_waits_for_a_callback_that_has_ended_its_group(tmp_path: Path) -> None:
+    """It is in the middle of torch's C++, which would abort the process."""
+    processes = [_process(_ENDS_ITS_GROUP, tmp_path, rank) for rank in range(2)]
+    said = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert "over" in said[0]
+
+
 _ENDS_WITHIN_CALLBACKS = """
 import os, sys, threading, torch
 import torch.distributed as dist

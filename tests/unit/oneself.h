@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "common/client.h"
+#include "control/active.h"
 #include "engine/engine.h"
 
 /* An ncclDebugLogger_t: a failed check is easier to understand with the warnings. */
@@ -84,6 +85,15 @@ static inline void send_to_oneself(const struct bnet_client *client, struct ones
 
 	pass_to_oneself(client, ends, &from, &into, 1);
 	check_int(into, from);
+}
+
+/* The connection moves, as its path and the control thread see it: it is in the lists of both. Under the engine's lock. */
+static inline void move_oneself(struct oneself ends)
+{
+	struct bnet_conn *conn = ends.send;
+
+	bnet_engine_posted(&conn->work);
+	bnet_active_collect();
 }
 
 static inline void close_to_oneself(const struct bnet_client *client, struct oneself ends)

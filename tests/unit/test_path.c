@@ -267,11 +267,6 @@ static void end_job(struct job *job)
 	await_closed();
 }
 
-static void move(struct oneself ends)
-{
-	bnet_sampler_begin(ends.send);
-}
-
 /* As if the time had come. */
 static void look_once(void)
 {
@@ -310,8 +305,8 @@ static void a_connection_shares_with_those_in_use_at_its_time(void)
 		set_levels(MANY);
 		check(bnet_quota_early(job.ring.send, 1));
 		for (int i = 0; i < ALL; i++)
-			move(job.all[i]);
-		move(job.ring);
+			move_oneself(job.all[i]);
+		move_oneself(job.ring);
 		for (int turn = 0; turn < TURNS; turn++)
 			alternate(&job, looks);
 		pass_quota_tick();
@@ -349,8 +344,8 @@ static void a_short_use_counts(void)
 	bnet_engine_lock();
 	set_levels(MANY);
 	for (int i = 0; i < ALL; i++)
-		move(job.all[i]);
-	move(job.ring);
+		move_oneself(job.all[i]);
+	move_oneself(job.ring);
 	for (int turn = 0; turn < TURNS; turn++) {
 		send_to_all(&job);
 		look_once();
@@ -378,8 +373,8 @@ static void a_single_look_changes_no_share(void)
 	conn = job.ring.send;
 	bnet_engine_lock();
 	set_levels(MANY);
-	move(job.ring);
-	move(job.all[0]);
+	move_oneself(job.ring);
+	move_oneself(job.all[0]);
 	for (int turn = 0; turn < TURNS; turn++) {
 		send_to_oneself(&client, job.all[0]);
 		send_to_oneself(&client, job.ring);

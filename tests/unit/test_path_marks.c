@@ -12,7 +12,6 @@
 
 #include "bagua_net.h"
 #include "common/clock.h"
-#include "control/active.h"
 #include "engine/engine.h"
 #include "oneself.h"
 #include "scaling/path.h"
@@ -22,13 +21,6 @@
 #define TICK_US 20000
 
 static struct bnet_client client;
-
-/* It has moved. What the control thread has not collected yet would begin twice. */
-static void begin_sampling(struct bnet_conn *conn)
-{
-	bnet_active_collect();
-	bnet_sampler_begin(conn);
-}
 
 /* The scaler has a question at the end of a sample. */
 static void judge_with_question(struct bnet_path *path, const struct bnet_conn *asker)
@@ -70,7 +62,7 @@ static void both_ends_counters_are_seen(void)
 
 	bnet_engine_lock();
 	receiver->meter.seen = counted;
-	begin_sampling(conn);
+	move_oneself(ends);
 	judge_with_question(conn->path, conn);
 	await_answer(window);
 	check(window->marked > 0 && window->from.connection == conn->id);
@@ -123,7 +115,7 @@ static void the_same_connection_is_asked_about(void)
 
 	bnet_engine_lock();
 	check(moving->path == idle->path);
-	begin_sampling(moving);
+	move_oneself(first);
 	do { /* a sample of the control thread's may begin another window */
 		window->marked = 1;
 		window->from.connection = idle->id;
@@ -152,7 +144,7 @@ static void a_question_without_an_answer_ends(void)
 	bnet_engine_lock();
 	conn->setup.peers[0] = silent;
 	conn->path->scaler.window.marked = 0; /* the path may be that of a connection which is about to end */
-	begin_sampling(conn);
+	move_oneself(ends);
 	judge_with_question(conn->path, conn);
 	check(conn->path->asking);
 	while (conn->path->asking) {

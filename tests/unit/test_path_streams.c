@@ -15,7 +15,6 @@
 #include "bagua_net.h"
 #include "common/clock.h"
 #include "base/socket.h"
-#include "control/active.h"
 #include "engine/engine.h"
 #include "oneself.h"
 #include "scaling/path.h"
@@ -114,14 +113,14 @@ static void send_buffers_follow_the_messages(void)
 /* ---- samples ---- */
 
 /* A sample, a while after the last one, in which the connection has moved. Returns how many of its streams count. */
-static uint32_t counted(struct bnet_conn *conn, bool was_idle, uint64_t idle_until_us)
+static uint32_t counted(struct oneself ends, bool was_idle, uint64_t idle_until_us)
 {
+	struct bnet_conn *conn = ends.send;
 	uint64_t now_us = conn->streams[0]->estimator.last_us + TICK_US;
 	struct bnet_path *path = conn->path;
 
 	bnet_engine.idle_until_us = idle_until_us;
-	bnet_active_collect();
-	bnet_sampler_begin(conn);
+	move_oneself(ends);
 	conn->was_idle = was_idle;
 	conn->passes_sampled = conn->passes - 1;
 	bnet_sampler_read(now_us);
@@ -133,15 +132,14 @@ static uint32_t counted(struct bnet_conn *conn, bool was_idle, uint64_t idle_unt
 static void pauses_do_not_count(void)
 {
 	struct oneself ends = connect_to_oneself(&client);
-	struct bnet_conn *conn = ends.send;
 
 	bnet_engine_lock();
-	counted(conn, false, 0); /* the handshake was busy */
-	check_int(counted(conn, true, 0), 0);
-	check_int(counted(conn, false, 0), 1);
-	check_int(counted(conn, true, 0), 0);
-	check_int(counted(conn, false, UINT64_MAX), 0);
-	check_int(counted(conn, false, 0), 1);
+	counted(ends, false, 0); /* the handshake was busy */
+	check_int(counted(ends, true, 0), 0);
+	check_int(counted(ends, false, 0), 1);
+	check_int(counted(ends, true, 0), 0);
+	check_int(counted(ends, false, UINT64_MAX), 0);
+	check_int(counted(ends, false, 0), 1);
 	bnet_engine_unlock();
 	close_to_oneself(&client, ends);
 }
@@ -154,7 +152,7 @@ static void a_connection_that_rests_is_repaired(void)
 
 	send_to_oneself(&client, ends);
 	bnet_engine_lock();
-	bnet_active_collect();
+	move_oneself(ends); /* if it rests already */
 	conn->passes_sampled = conn->passes;
 	atomic_store(&conn->reap, true);
 	bnet_sampler_read(bnet_now_us() + TICK_US);

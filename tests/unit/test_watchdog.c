@@ -7,7 +7,6 @@
 
 #include "bagua_net.h"
 #include "common/clock.h"
-#include "control/active.h"
 #include "control/watchdog.h"
 #include "engine/engine.h"
 #include "oneself.h"
@@ -33,9 +32,7 @@ static void bursts_count_by_what_the_looks_see(void)
 	uint64_t before_us;
 
 	bnet_engine_lock(); /* the control thread does not look meanwhile */
-	bnet_active_collect();
-	bnet_engine_posted(&conn->work);
-	bnet_active_collect();
+	move_oneself(ends);
 	before_us = conn->seen.posted_us;
 
 	atomic_store(&conn->outstanding, 1);

@@ -73,20 +73,26 @@ class Callbacks:
         if self._closed:
             self._tasks.put(None)
 
-    def close(self, wait: bool = True) -> None:
-        """Returns when all tasks have ended, unless it shall not ``wait`` for them; later ones run on their caller's
-        thread. Repeated calls do nothing.
+    def close(self, wait: bool = True) -> bool:
+        """Returns True when all tasks have ended, unless it shall not ``wait`` for them; later ones run on their
+        caller's thread. Repeated calls do nothing.
 
         Called by a task it returns at once: another task may be closing as well, and each would wait for the other.
         """
         self._closed = True
         self._tasks.put(None)
         if not wait or threading.current_thread() in self._threads:
-            return
+            return False
         while threads := self._alive():  # those that run now may yet start another
             for thread in threads:
                 thread.join()
         self._run_here()
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """No thread of it runs."""
+        return not self._alive()
 
     def _alive(self) -> list[threading.Thread]:
         return [thread for thread in list(self._threads) if thread.is_alive()]

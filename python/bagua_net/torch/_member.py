@@ -31,6 +31,8 @@ _NO_TIME = timedelta(0)
 
 #: Those that were not ended: the library uses their memory, and must not when the interpreter ends.
 _open: set[Member] = set()
+#: Of groups that have ended while one of their callbacks ran: the interpreter must not end in the middle of it.
+_calling_back: set[Callbacks] = set()
 
 
 class Member(Operations):
@@ -172,7 +174,8 @@ class Member(Operations):
 
     def _end_callbacks(self) -> None:
         """A callback may wait for the operation that this call interrupts: that one goes on afterwards."""
-        self._callbacks.close(wait=not self._collectives.interrupted_here)
+        if self._callbacks.close(wait=not self._collectives.interrupted_here):
+            _calling_back.discard(self._callbacks)
 
     def _interrupted(self, error: BaseException) -> None:
         """A signal handler has raised this during an operation, and nobody knows how far this rank has come: the group
@@ -196,6 +199,8 @@ class Member(Operations):
         self._meeting.close()
         self._in_flight.settle()
         self._ended = True
+        _calling_back.difference_update([each for each in list(_calling_back) if each.is_over])
+        _calling_back.add(self._callbacks)
         _open.discard(self)
         deadlock.watch.remove(self)
 
@@ -243,12 +248,15 @@ def abort_open() -> None:
         member._fail_pending()
     for member in members:
         member.abort()
+    for callbacks in list(_calling_back):
+        callbacks.close()
 
 
 def _leave_to_parent() -> None:
     for member in list(_open):
         member.leave_to_parent()
     _open.clear()
+    _calling_back.clear()
     deadlock.watch.leave_to_parent()
 
 
