@@ -61,7 +61,7 @@ class Tasks:
         self._may_end[number].set()
 
 
-def _wait_for_the_end(call: Callable[[], None]) -> None:
+def _wait_for_the_end(call: Callable[[], object]) -> None:
     """Of a call that may hang: on a thread of its own."""
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
