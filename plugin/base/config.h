@@ -73,9 +73,9 @@ int bnet_config_read(struct bnet_config *out, char *err, size_t err_size);
 /* The same check for one row: 0, or -EINVAL with a line in err. */
 int bnet_config_check(int row, char *err, size_t err_size);
 
-/* Looks for the BAGUA_NET_… variables that neither a row nor another part of the package defines, such as misspelt
- * ones. 0: there is none of this number, from 0. -EINVAL: one line in err names it and the row that was probably meant.
- * *grave: that row would protect what the job sends. */
+/* The BAGUA_NET_… variables of this environment that neither a row nor another part of the package defines, such as
+ * misspelt ones, have numbers from 0. -EINVAL: this number is one, and one line in err names it and the row that was
+ * probably meant; *grave: that row would protect what the job sends. 0: there are no more. */
 int bnet_config_unknown(int number, bool *grave, char *err, size_t err_size);
 
 /* Formats a row's value in config, and its range, as a user would write them ("64K", "1 … 64"). text:

@@ -346,7 +346,7 @@ def _fitting(lines: list[Any], table: _Tabulate, width: int, rows: int) -> tuple
 
 
 def _watch(source: _Source, pick: Callable[[list[Any]], list[Any]], table: _Tabulate, interval: float) -> None:
-    """Until it is interrupted. What is wrong stands above the table, whose end a low terminal does not show."""
+    """Until it is interrupted. Complaints stand above the table, since a low terminal does not show its end."""
     console = printing.console()
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:

@@ -22,6 +22,8 @@ from . import _fields as fields
 from . import _observers as observers
 from . import _sparse as sparse
 from . import _tensors as tensors
+from ._call_options import options as _options
+from ._call_options import seconds as _seconds
 from ._collectives import Collectives
 from ._fingerprints import Fingerprints, describe
 from ._in_flight import InFlight
@@ -30,32 +32,10 @@ from ._request import Request
 from ._work import Context, Joint, Message, Work
 
 _W = TypeVar("_W", bound=dist.Work)
-_NO_TIME = timedelta(0)
 #: Bytes from which on a coalesced tensor is reduced where it is: copying it there and back takes longer than a further
 #: operation.
 _LARGE = 256 * 1024
 _LEAST_TAG, _LARGEST_TAG = -(2**63), 2**63 - 1
-
-
-def _options(kind: Any, given: Any, *others: Any) -> Any:
-    """torch's options of an operation. Its methods also take one tensor by itself, and the options' fields in their
-    place, so ``given`` may be one of these: a reduction, a root, a timeout."""
-    if type(given) is kind:
-        return given
-    opts = kind()
-    for field in (given, *others):
-        if isinstance(field, timedelta):
-            opts.timeout = field
-        elif isinstance(field, int):
-            opts.rootRank = field
-        elif field is not None:
-            opts.reduceOp = field
-    return opts
-
-
-def _seconds(timeout: timedelta | None) -> float | None:
-    """The timeout in an operation's options. None: the group's, which torch expresses by any value not positive."""
-    return timeout.total_seconds() if timeout is not None and timeout > _NO_TIME else None
 
 
 class Block(threading.local):

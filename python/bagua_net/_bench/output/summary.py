@@ -149,7 +149,7 @@ def contention(ranks: int, cores: int, others: float, allowed: int | None = None
 
     Args:
         ranks, cores, others: see :func:`busy`.
-        allowed: so many of the cores they may use at a time, as by a container's limit. None: all.
+        allowed: the number of cores that they may use at a time, where a container has a limit. None: all of them.
     """
     used = cores if allowed is None else min(allowed, cores)
     if ranks > used:
