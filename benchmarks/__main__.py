@@ -17,6 +17,7 @@ MEASUREMENTS = {
     "time-to-accuracy": ("curves.run", "time until an accuracy is reached"),
     "rings": ("rings.run", "rings of hosts: how soon all edges run at full rate"),
     "repairs": ("repairs.run", "streams that are reset: how soon their connection has its full rate again"),
+    "strangers": ("strangers.run", "strangers at the listener of an encrypted job: what they cost it"),
     "gpu": ("gpu.allreduce", "allreduce of NCCL on GPUs, over the plugin and over NCCL's own sockets"),
     "front-page": ("front.page", "no measurement: the README's picture and figures from stored results"),
     "running-job": (

@@ -7,23 +7,13 @@ seed. Rows named "exact" are what the others are compared with, seed by seed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
-Reading = dict[str, Any]
+from benchmarks.report.jsonl import Reading
+
 EXACT = "exact"
-
-
-def load(path: Path) -> tuple[dict[str, Any], list[Reading]]:
-    head, *readings = (json.loads(line) for line in path.read_text().splitlines())
-    return head, readings
-
-
-def lines(head: dict[str, Any], readings: Iterable[Reading]) -> str:
-    return "".join(json.dumps(line, separators=(", ", ": ")) + "\n" for line in (head, *readings))
 
 
 def rounded(reading: Reading) -> Reading:

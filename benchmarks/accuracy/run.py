@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import ROOT, command_line
 from benchmarks.accuracy import report
-from benchmarks.report import about
+from benchmarks.report import about, jsonl
 from tests.algorithms.convergence import BACKENDS, RANKS, ROWS, Row, Run, trained
 from tests.algorithms.tasks import TASKS
 from tests.support.ranks import Ranks
@@ -60,7 +60,7 @@ def _reading(ranks: Ranks, row: Row, task: str, backend: str, seeds: int, steps:
 def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     if arguments.report:
-        print(report.render(*report.load(arguments.report)), end="")
+        print(report.render(*jsonl.load(arguments.report)), end="")
         return 0
     date = datetime.date.today().isoformat()
     output = arguments.output or ROOT / "benchmarks" / "results" / "convergence" / f"{date}.jsonl"
@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
                 for row in _with_exact(rows, task):
                     reading = report.rounded(_reading(ranks, row, task, backend, arguments.seeds, steps))
                     readings.append(reading)
-                    output.write_text(report.lines(head, readings))
+                    output.write_text(jsonl.text(head, readings))
                     print(f"{task}, {backend}: {report.line(reading, readings)}", file=sys.stderr)
     output.with_suffix(".md").write_text(report.render(head, readings))
     return 0

@@ -7,13 +7,14 @@ the microseconds of a call of each side for each round, and the processor time o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from bagua_net import _sizes
+from benchmarks.report import jsonl
+from benchmarks.report.jsonl import Reading
 
 #: Uncompressed, and compressed: by the library, and stage by stage (staged.py).
 PLAIN, COMPRESSED = "bagua", ("bagua+u8", "bagua+u4", "staged+u8", "staged+eager+u8")
@@ -26,17 +27,15 @@ _COLUMNS = {
     "staged+eager+u8": "8 bits in eager torch",
 }
 
-Reading = dict[str, Any]
-
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, list[float]], list[Reading]]:
     """(the run, the codecs' speed, the readings)"""
-    head, speed, *readings = (json.loads(line) for line in path.read_text().splitlines())
+    head, (speed, *readings) = jsonl.load(path)
     return head, speed, readings
 
 
 def lines(head: dict[str, Any], speed: dict[str, list[float]], readings: Iterable[Reading]) -> str:
-    return "".join(json.dumps(line) + "\n" for line in (head, speed, *readings))
+    return jsonl.text(head, (speed, *readings))
 
 
 def rounded(value: Any) -> Any:

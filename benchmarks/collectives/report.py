@@ -7,24 +7,13 @@ value for each pair. Values are microseconds, except in the rows that name anoth
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from benchmarks.report.jsonl import Reading
+
 OURS, THEIRS = "bagua_net", "gloo"
-
-Reading = dict[str, Any]
-
-
-def load(path: Path) -> tuple[dict[str, Any], list[Reading]]:
-    head, *readings = (json.loads(line) for line in path.read_text().splitlines())
-    return head, readings
-
-
-def lines(head: dict[str, Any], readings: Iterable[Reading]) -> str:
-    return "".join(json.dumps(line, separators=(", ", ": ")) + "\n" for line in (head, *readings))
 
 
 def rounded(reading: Reading) -> Reading:

@@ -17,7 +17,7 @@ from benchmarks.collectives.rank import Spec
 from benchmarks.loads.ipc import encode
 from benchmarks.loads.processes import Placement, RankFailed, place, running
 from benchmarks.networks import namespaces
-from benchmarks.report import about, machine
+from benchmarks.report import about, jsonl, machine
 
 _SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 _PORT = 29511
@@ -83,7 +83,7 @@ def _read(hosts: int, ranks: int, arguments: argparse.Namespace, keep: Any) -> N
 def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     if arguments.report:
-        print(report.render(*report.load(arguments.report)), end="")
+        print(report.render(*jsonl.load(arguments.report)), end="")
         return 0
     date = datetime.date.today().isoformat()
     output = arguments.output or ROOT / "benchmarks" / "results" / "torch-collectives" / f"{date}.jsonl"
@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
 
     def keep(reading: dict[str, Any]) -> None:
         readings.append(report.rounded(reading))
-        output.write_text(report.lines(head, readings))
+        output.write_text(jsonl.text(head, readings))
         ratio = report.ratio(reading)
         factor = "" if ratio is None else f"{ratio:.2f} × gloo"
         where = f"{reading['ranks']} ranks, {reading['hosts']} hosts"

@@ -7,13 +7,13 @@ so many steps the seconds that it took until then, and the accuracy.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-Reading = dict[str, Any]
+from benchmarks.report import jsonl
+from benchmarks.report.jsonl import Reading
 
 #: Accuracy is the mean of so many copies: that of one jitters.
 _SMOOTHED = 3
@@ -25,7 +25,7 @@ _OF_A_SIDE = ("task", "network", "against", "side")
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[Reading]]:
-    head, *rows = (json.loads(line) for line in path.read_text().splitlines())
+    head, rows = jsonl.load(path)
     place = [{name: row[name] for name in _OF_A_SIDE} for row in rows]
     return head, [{**where, **run} for where, row in zip(place, rows, strict=True) for run in row["runs"]]
 
@@ -36,7 +36,7 @@ def lines(head: dict[str, Any], readings: Iterable[Reading]) -> str:
         where = {name: reading[name] for name in _OF_A_SIDE}
         row = rows.setdefault(tuple(where.values()), {**where, "runs": []})
         row["runs"].append({name: value for name, value in reading.items() if name not in where})
-    return "".join(json.dumps(line, separators=(", ", ": ")) + "\n" for line in (head, *rows.values()))
+    return jsonl.text(head, rows.values())
 
 
 def rounded(reading: Reading) -> Reading:

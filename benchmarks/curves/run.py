@@ -17,6 +17,7 @@ from benchmarks.loads.ipc import encode
 from benchmarks.loads.processes import Placement, RankFailed, place, running
 from benchmarks.networks import namespaces
 from benchmarks.report import about, machine
+from benchmarks.report.jsonl import Reading
 
 _PORT = 29513
 _RANKS = 2
@@ -51,7 +52,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--steps {arguments.steps} is not possible; give a multiple of {_EVERY}")
 
 
-def _read(arguments: argparse.Namespace, task: str, mbits: int) -> Iterator[report.Reading]:
+def _read(arguments: argparse.Namespace, task: str, mbits: int) -> Iterator[Reading]:
     with namespaces.veth(machine.congestion_control()) as hosts:
         namespaces.shape(hosts, (mbits,))
         namespaces.hash_flows(hosts, 1, 0)
@@ -83,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
     output.parent.mkdir(parents=True, exist_ok=True)
     settings = {"ranks": _RANKS, "seeds": arguments.seeds, "steps": arguments.steps, "every": _EVERY}
     head = about.this_run("time-to-accuracy", argv, **settings)
-    readings: list[report.Reading] = []
+    readings: list[Reading] = []
     namespaces.remove_stale()
     try:
         for task in arguments.tasks.split(","):

@@ -11,7 +11,7 @@ from statistics import median
 
 from benchmarks import ROOT
 from benchmarks.collectives import report as collectives
-from benchmarks.report import results
+from benchmarks.report import jsonl, results
 from benchmarks.report.figures import number, size, span
 from benchmarks.report.results import CellRecord
 from benchmarks.run.scenarios import KIB, MIB, WHOLE_NCCL
@@ -139,7 +139,7 @@ def _collectives() -> Iterator[Gain]:
     for source, name, nbytes, what, unit, microseconds in rows:
         here = next(
             each
-            for each in collectives.load(source)[1]
+            for each in jsonl.load(source)[1]
             if (each["hosts"], each["ranks"], each["name"], each["bytes"]) == (1, 2, name, nbytes)
         )
         ours, theirs = (

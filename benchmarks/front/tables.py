@@ -9,8 +9,9 @@ from statistics import median
 
 from benchmarks.collectives import report as collectives
 from benchmarks.front import figures
-from benchmarks.report import results
+from benchmarks.report import jsonl, results
 from benchmarks.report.figures import marked, number, size, span
+from benchmarks.report.jsonl import Reading
 from benchmarks.report.results import CellRecord
 from benchmarks.run.scenarios import KIB, MIB
 from benchmarks.steps import report as steps
@@ -91,24 +92,24 @@ def training() -> str:
     return "\n".join([*out, f"From {figures.link(figures.STEPS, 'docs')}."])
 
 
-def _quotient(reading: collectives.Reading) -> float:
+def _quotient(reading: Reading) -> float:
     theirs, ours = (reading["sides"][side] for side in (collectives.THEIRS, collectives.OURS))
     return figures.quotient(theirs, ours, faster=False)
 
 
-def _times(found: Mapping[tuple[str, int], collectives.Reading], name: str, nbytes: int) -> str:
+def _times(found: Mapping[tuple[str, int], Reading], name: str, nbytes: int) -> str:
     value = _quotient(found[name, nbytes])
     return marked(number(value), value < 1)
 
 
-def _between_two(hosts: int, source: Path = figures.COLLECTIVES) -> dict[tuple[str, int], collectives.Reading]:
+def _between_two(hosts: int, source: Path = figures.COLLECTIVES) -> dict[tuple[str, int], Reading]:
     """(call, bytes) → its readings, of two ranks."""
-    _, readings = collectives.load(source)
+    _, readings = jsonl.load(source)
     return {(each["name"], each["bytes"]): each for each in readings if (each["hosts"], each["ranks"]) == (hosts, 2)}
 
 
 def calls() -> str:
-    head, _ = collectives.load(figures.COLLECTIVES)
+    head, _ = jsonl.load(figures.COLLECTIVES)
     out = [f"| | {' | '.join(map(size, _CALL_SIZES))} |", "|---" * (len(_CALL_SIZES) + 1) + "|"]
     for hosts, place in _PLACES.items():
         found = _between_two(hosts)
@@ -127,7 +128,7 @@ def whole_steps() -> str:
             cells = (_times(_between_two(*each), f"step of {model}, {way}", 0) for each in sources.items())
             out.append(f"| {model}'s size, {way} | {' | '.join(cells)} |")
     runs = (
-        f"{_PLACES[hosts]} {collectives.load(source)[0]['settings']['pairs']} runs, {figures.link(source, 'docs')}"
+        f"{_PLACES[hosts]} {jsonl.load(source)[0]['settings']['pairs']} runs, {figures.link(source, 'docs')}"
         for hosts, source in sources.items()
     )
     return "\n".join([*out, "", f"Medians: {'; '.join(runs)}."])

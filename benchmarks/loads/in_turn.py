@@ -51,8 +51,8 @@ def spec(
     )
 
 
-def begin(ranks: Sequence[RankProcess], specs: Sequence[RankSpec]) -> None:
-    """Connects them, and lets them send."""
+def begin(ranks: Sequence[RankProcess], specs: Sequence[RankSpec]) -> list[str]:
+    """Connects them, and lets them send. The handles of what they listen on, in hexadecimal digits."""
     for rank, each in zip(ranks, specs, strict=True):
         rank.send(encode(each))
     handles = [str(rank.receive(_SETUP_S)["handles"]) for rank in ranks]
@@ -62,3 +62,4 @@ def begin(ranks: Sequence[RankProcess], specs: Sequence[RankSpec]) -> None:
         rank.receive(_SETUP_S)
     for rank in ranks:
         rank.send("go\n")
+    return handles

@@ -8,13 +8,10 @@ second before that on.
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
-Reading = dict[str, Any]
+from benchmarks.report.jsonl import Reading
 
 #: Seconds of a reading before the reset, and after it.
 BEFORE_S, AFTER_S = 1.0, 2.0
@@ -22,15 +19,6 @@ BIN_S = 0.01
 #: Full rate, as a share of the median of the second before, and over how many bins it is taken.
 FULL = 0.95
 _SMOOTH = 5
-
-
-def load(path: Path) -> tuple[Reading, list[Reading]]:
-    head, *readings = (json.loads(line) for line in path.read_text().splitlines())
-    return head, readings
-
-
-def lines(head: Reading, readings: Iterable[Reading]) -> str:
-    return "".join(json.dumps(line, separators=(", ", ": ")) + "\n" for line in (head, *readings))
 
 
 def bins(samples: Sequence[tuple[float, int]], reset_at: float) -> list[float]:

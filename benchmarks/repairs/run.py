@@ -22,7 +22,7 @@ from benchmarks.loads.rank import RankSpec
 from benchmarks.networks import namespaces, ring
 from benchmarks.networks.namespaces import Host
 from benchmarks.repairs import report
-from benchmarks.report import about, machine
+from benchmarks.report import about, jsonl, machine
 
 #: Streams and how many of them are reset at a time.
 _CELLS = ((8, 1), (8, 8), (1, 1))
@@ -134,7 +134,7 @@ def _cell(arguments: argparse.Namespace, plugin: Path, streams: int, reset: int)
 def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     if arguments.report:
-        print(report.render(*report.load(arguments.report)), end="")
+        print(report.render(*jsonl.load(arguments.report)), end="")
         return 0
     plugin = arguments.plugin or bagua_net.plugin_path()
     date = datetime.date.today().isoformat()
@@ -152,6 +152,6 @@ def main(argv: Sequence[str]) -> int:
     except (RankFailed, namespaces.NetworkSetupError) as error:
         print(f"repairs: {error}", file=sys.stderr)
         return 1
-    output.write_text(report.lines(head, readings))
+    output.write_text(jsonl.text(head, readings))
     output.with_suffix(".md").write_text(report.render(head, readings))
     return 0

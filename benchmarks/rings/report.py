@@ -6,26 +6,14 @@ The first line describes the run; each further line is a ring: what its first ho
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
-Reading = dict[str, Any]
+from benchmarks.report.jsonl import Reading
 
 REFERENCE = "16 streams from the start"
 #: Full rate, as a share of what the reference carries in its second half.
 _FULL = 0.9
-
-
-def load(path: Path) -> tuple[Reading, list[Reading]]:
-    head, *readings = (json.loads(line) for line in path.read_text().splitlines())
-    return head, readings
-
-
-def lines(head: Reading, readings: Iterable[Reading]) -> str:
-    return "".join(json.dumps(line, separators=(", ", ": ")) + "\n" for line in (head, *readings))
 
 
 def line(reading: Reading) -> str:

@@ -22,7 +22,7 @@ from benchmarks.loads.processes import Placement, RankFailed, running
 from benchmarks.loads.rank import RankSpec
 from benchmarks.networks import namespaces, ring
 from benchmarks.networks.namespaces import Host
-from benchmarks.report import about, machine
+from benchmarks.report import about, jsonl, machine
 from benchmarks.rings import report
 
 _STREAMS = 16
@@ -114,7 +114,7 @@ def _measure(arguments: argparse.Namespace, plugin: Path, output: Path, head: re
                 for side, (library, streams) in _sides(arguments, plugin).items():
                     rates = [round(rate, 3) for rate in _read(arguments, hosts, library, streams)]
                     readings.append({"hosts": count, "pair": pair, "side": side, "mb_per_s": rates})
-                    output.write_text(report.lines(head, readings))
+                    output.write_text(jsonl.text(head, readings))
                     print(report.line(readings[-1]), file=sys.stderr)
     return readings
 
@@ -122,7 +122,7 @@ def _measure(arguments: argparse.Namespace, plugin: Path, output: Path, head: re
 def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     if arguments.report:
-        print(report.render(*report.load(arguments.report)), end="")
+        print(report.render(*jsonl.load(arguments.report)), end="")
         return 0
     plugin = arguments.plugin or bagua_net.plugin_path()
     date = datetime.date.today().isoformat()

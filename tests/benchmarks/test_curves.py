@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import ROOT
 from benchmarks.curves import report
+from benchmarks.report.jsonl import Reading
 from tests.benchmarks.support import measure, needs_namespaces
 
 STORED = sorted((ROOT / "benchmarks" / "results" / "curves").glob("*.jsonl"))
@@ -53,7 +54,7 @@ def test_what_there_is_not_is_named(words: list[str], said: str, capsys: pytest.
     assert said in capsys.readouterr().err
 
 
-def _reading(side: str, seconds: float, *accuracy: float, seed: int = 0) -> report.Reading:
+def _reading(side: str, seconds: float, *accuracy: float, seed: int = 0) -> Reading:
     """``seconds``: from one value to the next."""
     place = {"task": "digits", "network": "20 Mbit/s", "against": "exact, sgd"}
     times = [seconds * number for number in range(1, len(accuracy) + 1)]
@@ -73,7 +74,7 @@ def test_what_is_to_be_reached_is_that_of_two_thirds_of_the_steps() -> None:
     assert report.reached(_EXACT, 87) is None
 
 
-def _row(*readings: report.Reading) -> str:
+def _row(*readings: Reading) -> str:
     """Of the last one's side."""
     table = report._Table(readings, 10).lines()
     return next(line for line in table if line.startswith(f"| {readings[-1]['side']} |"))

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import ROOT
 from benchmarks.codecs import report, speed
+from benchmarks.report.jsonl import Reading
 from tests.benchmarks.support import measure, needs_namespaces
 
 
@@ -35,7 +36,7 @@ def test_the_speed_of_codecs_is_measured() -> None:
     assert all(value > 0 for values in found.values() for value in values)
 
 
-def _reading(plain: list[float], codes: list[float]) -> report.Reading:
+def _reading(plain: list[float], codes: list[float]) -> Reading:
     us = {report.PLAIN: plain, **dict.fromkeys(report.COMPRESSED, codes)}
     return {"place": "2 ranks, loopback", "bytes": 1 << 20, "us": us, "processor_us": us}
 

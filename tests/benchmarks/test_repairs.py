@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.repairs import report
+from benchmarks.report import jsonl
 from tests.benchmarks.support import measure, needs_namespaces
 
 _BEFORE = [10.0] * 100
@@ -20,7 +21,7 @@ def test_a_small_run(tmp_path: Path, plugin: Path, loops: Path) -> None:
     words = ["--times", "1", "--build", str(loops.parent), "--plugin", str(plugin)]
     done = measure("repairs", *words, "--output", str(output), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    head, readings = report.load(output)
+    head, readings = jsonl.load(output)
     assert [(each["streams"], each["reset"]) for each in readings] == [(8, 1), (8, 8), (1, 1)]
     assert all(len(each["mb_per_s"]) == 300 and sum(each["mb_per_s"]) > 0 for each in readings)
     assert output.with_suffix(".md").read_text() == report.render(head, readings)

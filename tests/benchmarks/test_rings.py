@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.report import jsonl
 from benchmarks.rings import report
 from tests.benchmarks.support import measure, needs_namespaces
 
@@ -18,7 +19,7 @@ def test_a_small_run(tmp_path: Path, plugin: Path, loops: Path) -> None:
     words = ["--hosts", "3", "--seconds", "3", "--slow", "1,2", "--build", str(loops.parent), "--plugin", str(plugin)]
     done = measure("rings", *words, "--output", str(output), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    head, readings = report.load(output)
+    head, readings = jsonl.load(output)
     assert [each["side"] for each in readings] == [report.REFERENCE, "bagua_net", "the second job"]
     assert all(len(each["mb_per_s"]) == 3 for each in readings)
     # A lone flow would carry 0.75 MB/s at the most.

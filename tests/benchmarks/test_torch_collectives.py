@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import ROOT
 from benchmarks.collectives import report
+from benchmarks.report import jsonl
+from benchmarks.report.jsonl import Reading
 from tests.benchmarks.support import measure, needs_namespaces
 
 STORED = sorted((ROOT / "benchmarks" / "results" / "torch-collectives").glob("*.jsonl"))
@@ -22,7 +24,7 @@ def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     words = ["--pairs", "1", "--ranks", "2", "--hosts", "2", "--sizes", "4096", "--parts", "calls,busy"]
     done = measure("torch-collectives", *words, "--output", str(output), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    head, readings = report.load(output)
+    head, readings = jsonl.load(output)
     names = {reading["name"] for reading in readings}
     assert {"all_reduce", "scatter, list", "isend and irecv around", "barrier"} <= names
     assert all(report.OURS in reading["sides"] for reading in readings), "every operation works here"
@@ -30,7 +32,7 @@ def test_a_small_run(tmp_path: Path, plugin: Path) -> None:
     assert output.with_suffix(".md").read_text() == report.render(head, readings)
 
 
-def _reading(ours: list[float], theirs: list[float]) -> report.Reading:
+def _reading(ours: list[float], theirs: list[float]) -> Reading:
     return {
         "hosts": 1,
         "ranks": 2,
@@ -58,6 +60,6 @@ def test_a_loss_is_bold() -> None:
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_the_tables_are_those_of_the_readings(path: Path) -> None:
-    head, readings = report.load(path)
+    head, readings = jsonl.load(path)
     assert path.with_suffix(".md").read_text() == report.render(head, readings)
-    assert report.lines(head, readings) == path.read_text()
+    assert jsonl.text(head, readings) == path.read_text()
