@@ -34,6 +34,8 @@
 #include "wire/wire.h"
 
 #define WARN_MS 10000
+/* Ranks of a job that is well may be late by tens of seconds. */
+#define LATE_MS 60000
 
 /* ---- init ---- */
 
@@ -224,12 +226,30 @@ int bnet_net_listen(const struct bnet_context *context, int dev, void *handle, s
 	return rc;
 }
 
+static void warn_of_no_peer(const struct bnet_listen *listen, uint64_t waited_ms, bool over)
+{
+	char address[BNET_ADDRESS_TEXT], text[768];
+
+	bnet_address_text(&listen->addr, address);
+	snprintf(text, sizeof(text), "NET/BaguaNet: no peer has connected to %s (%s) within %llu s%s. %s", address,
+		 listen->dev->name, (unsigned long long)waited_ms / 1000, over ? " (BAGUA_NET_CONNECT_TIMEOUT)" : "",
+		 listen->refused
+			 ? "One was refused that has not the same BAGUA_NET_SECRET_FILE and BAGUA_NET_ENCRYPT: the line "
+			   "about it says more"
+			 : "Either the other host does not use BaguaNet (its log says which network it uses; activate "
+			   "bagua_net on every host), or a firewall is in the way (BAGUA_NET_PORT_RANGE), or that rank is "
+			   "late or gone");
+	if (over || waited_ms < LATE_MS)
+		bnet_warn("%s", text);
+	else
+		bnet_warn_visibly("%s", text);
+}
+
 /* No peer has connected yet: warns after a while, and fails with -ETIMEDOUT in the end, or sooner where this process
  * could accept none. */
 static int check_accept(struct bnet_listen *listen)
 {
 	uint64_t now = bnet_now_ms(), limit = (uint64_t)bnet_engine.config.connect_timeout * 1000;
-	char address[BNET_ADDRESS_TEXT];
 	bool over;
 	int rc;
 
@@ -247,15 +267,7 @@ static int check_accept(struct bnet_listen *listen)
 	if (!over && now < listen->warn_at_ms)
 		return 0;
 	listen->warn_at_ms = now + (now - listen->started_ms);
-	bnet_address_text(&listen->addr, address);
-	bnet_warn("NET/BaguaNet: no peer has connected to %s (%s) within %llu s%s. %s", address, listen->dev->name,
-		  (unsigned long long)(now - listen->started_ms) / 1000, over ? " (BAGUA_NET_CONNECT_TIMEOUT)" : "",
-		  listen->refused
-			  ? "One was refused that has not the same BAGUA_NET_SECRET_FILE and BAGUA_NET_ENCRYPT: the line about "
-			    "it says more"
-			  : "Either the other host does not use BaguaNet (its log says which network it uses; activate "
-			    "bagua_net on every host), or a firewall is in the way (BAGUA_NET_PORT_RANGE), or that "
-			    "rank is late or gone");
+	warn_of_no_peer(listen, now - listen->started_ms, over);
 	if (over)
 		listen->started_ms = 0; /* a later accept waits for the full timeout again */
 	return over ? -ETIMEDOUT : 0;

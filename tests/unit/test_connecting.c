@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "bagua_net.h"
+#include "base/log.h"
 #include "engine/engine.h"
 #include "oneself.h"
 #include "transport/conn.h"
@@ -266,6 +267,49 @@ static void one_that_somebody_asks_for_is_not(void)
 	check_int(bnet_client_close_listen(&client, listen_comm), ncclSuccess);
 }
 
+/* ---- nobody connects ---- */
+
+static int warnings, on_stderr;
+
+static void count_warnings(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *fmt,
+			   ...)
+{
+	(void)file, (void)line, (void)fmt;
+	warnings += level == NCCL_LOG_WARN;
+	on_stderr += level == NCCL_LOG_WARN && flags == BNET_WAITS;
+}
+
+static void wait_to_accept(void *listen_comm, uint64_t seconds)
+{
+	void *comm = NULL;
+
+	turn_on(seconds);
+	check_int(bnet_client_accept(&client, listen_comm, &comm), ncclSuccess);
+	check(comm == NULL);
+}
+
+/* A rank that is late for some seconds is told to the logger only; after a minute, also where NCCL_DEBUG is not set. */
+static void a_peer_that_does_not_come_is_told(void)
+{
+	char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+	void *listen_comm;
+
+	check_int(bnet_client_listen(&client, 0, handle, &listen_comm), ncclSuccess);
+	bnet_log_set(count_warnings);
+	wait_to_accept(listen_comm, 0);
+	check_int(warnings, 0);
+	wait_to_accept(listen_comm, 15);
+	check_int(warnings, 1);
+	wait_to_accept(listen_comm, 30);
+	check_int(warnings, 2);
+	check_int(on_stderr, 0);
+	wait_to_accept(listen_comm, 60);
+	check_int(warnings, 3);
+	check_int(on_stderr, 1);
+	bnet_log_set(print_warnings);
+	check_int(bnet_client_close_listen(&client, listen_comm), ncclSuccess);
+}
+
 int main(void)
 {
 	setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
@@ -281,6 +325,7 @@ int main(void)
 	a_peer_that_does_not_answer_is_tried_until_the_limit();
 	an_attempt_that_nobody_asks_for_is_given_up();
 	one_that_somebody_asks_for_is_not();
+	a_peer_that_does_not_come_is_told();
 	check_int(bnet_client_finalize(&client), ncclSuccess);
 	return 0;
 }
