@@ -88,6 +88,7 @@ struct bnet_engine {
 	int wake;
 	uint64_t serial;
 	uint64_t descriptors_warn_at_ms; /* that there are too few for streams: the next warning is due then */
+	uint64_t streams_warn_at_ms;     /* … and that they cannot be opened */
 	uint64_t drain_deadline_ms;      /* shared by all closes that overlap */
 	uint64_t idle_until_us;          /* the end of the last idle time that was longer than streams go unread */
 	uint64_t contended_until_ms;     /* the process shares its processors */

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "common/clock.h"
+#include "engine/engine.h"
 #include "handshake/connector_state.h"
 #include "handshake/dial.h"
 #include "handshake/hello.h"
@@ -24,6 +25,10 @@
 #define TRIAL_SYN_MS 1500
 #define TRIAL_MS 5000
 #define TRIAL_RTTS 20
+/* A further stream that was tried in vain for so long, at once or again and again, is told in a warning; the next one
+ * comes so much later. */
+#define LONG_MS 8000
+#define WARN_MS 60000
 /* Made or given up at a time, each in some 40 µs: those who need the engine's lock wait meanwhile. */
 #define TRIES 32
 /* Reads of what has come: an answer, and not what a stranger may go on sending. */
@@ -52,6 +57,17 @@ void bnet_connector_end(struct bnet_connector *connector)
 	free(connector);
 }
 
+/* The path tries again and again (catch_up in scaling/path.c). */
+static bool is_warning_due(const struct bnet_connector *connector)
+{
+	const uint64_t now = bnet_now_ms(), again_ms = connector->conn->setup.catch_up_after_us / 1000;
+
+	if ((again_ms < LONG_MS && now - connector->started_ms < LONG_MS) || now < bnet_engine.streams_warn_at_ms)
+		return false;
+	bnet_engine.streams_warn_at_ms = now + WARN_MS;
+	return true;
+}
+
 void bnet_connector_give_up(struct bnet_connector *connector, int error, const char *why)
 {
 	struct bnet_conn *conn = connector->conn;
@@ -69,6 +85,13 @@ void bnet_connector_give_up(struct bnet_connector *connector, int error, const c
 		bnet_info(NCCL_NET,
 			  "NET/BaguaNet: a stream to %s is silent, and another one in its place gets no further: %s",
 			  conn->peer, why);
+	} else if (is_warning_due(connector)) {
+		bnet_warn_visibly(
+			"NET/BaguaNet: %d instead of %d streams to %s, and no more can be opened: %s. If what limits them "
+			"(a firewall, a proxy, that host's limit of open files) must stay, BAGUA_NET_NSTREAMS=%d saves the "
+			"tries",
+			conn->nstreams, atomic_load_explicit(&conn->level, memory_order_relaxed), conn->peer, why,
+			conn->nstreams);
 	} else {
 		bnet_info(NCCL_NET, "NET/BaguaNet: no stream %d to %s, going on with %d: %s", connector->index,
 			  conn->peer, conn->nstreams, why);

@@ -27,8 +27,10 @@
 #define OPENED 32
 #define WARN_MS 60000
 
-/* A connection whose streams could not be opened tries again so much later. */
+/* A connection whose streams could not be opened tries again so much later, then after twice that, and so on: while it
+ * tries, nothing is learnt of its path. */
 #define CATCH_UP_US 1000000
+#define MAX_CATCH_UP_US 64000000
 
 /* Within a host nothing is worth remembering. */
 static void recall(struct bnet_path *path, bool local)
@@ -143,6 +145,7 @@ void bnet_path_stream_joined(struct bnet_conn *conn, struct bnet_stream *stream)
 {
 	struct bnet_reading reading;
 
+	conn->setup.catch_up_after_us = 0;
 	stream->bbr = bnet_socket_uses_bbr(stream->fd);
 	conn->path->bbr |= stream->bbr;
 	if (!bnet_estimator_read(stream->fd, &reading))
@@ -218,6 +221,11 @@ static int level_of(const struct bnet_conn *conn)
 	return level < most ? level : most;
 }
 
+int bnet_path_missing(const struct bnet_conn *conn)
+{
+	return level_of(conn) - conn->setup.wanted;
+}
+
 static int wanted_streams(const struct bnet_conn *conn)
 {
 	return level_of(conn) < conn->setup.enough ? level_of(conn) : conn->setup.enough;
@@ -261,9 +269,9 @@ static void out_of_descriptors(struct bnet_conn *conn)
 	uint64_t now = bnet_now_ms();
 
 	if (now >= bnet_engine.descriptors_warn_at_ms) {
-		bnet_warn("NET/BaguaNet: %d instead of %d streams to %s: half of the limit of open files is used. "
-			  "Raise it (ulimit -n). Other connections may have fewer as well",
-			  conn->setup.wanted, wanted_streams(conn), conn->peer);
+		bnet_warn_visibly("NET/BaguaNet: %d instead of %d streams to %s: half of the limit of open files is used. "
+				  "Raise it (ulimit -n). Other connections may have fewer as well",
+				  conn->setup.wanted, wanted_streams(conn), conn->peer);
 		bnet_engine.descriptors_warn_at_ms = now + WARN_MS;
 	}
 	conn->setup.enough = conn->setup.wanted; /* until some are free: catch_up() */
@@ -366,15 +374,26 @@ static uint64_t most_gap(const struct bnet_path *path, const struct bnet_reading
 	return gap > MAX_GAP_US ? gap : MAX_GAP_US;
 }
 
+static uint64_t doubled(uint64_t after_us)
+{
+	if (after_us == 0)
+		return CATCH_UP_US;
+	return after_us < MAX_CATCH_UP_US ? after_us * 2 : after_us;
+}
+
 /* A connection that was idle when the level rose gets its streams once it moves; not during a trial, whose window would
  * begin again. */
 static void catch_up(struct bnet_conn *conn, uint64_t now_us)
 {
 	const struct bnet_scaler *scaler = &conn->path->scaler;
-	if (scaler->state != BNET_SCALER_HOLDING || conn->setup.wanted >= level_of(conn) ||
-	    now_us - conn->setup.caught_up_us < CATCH_UP_US)
+	struct bnet_setup *setup = &conn->setup;
+	const uint64_t after_us = setup->catch_up_after_us ? setup->catch_up_after_us : CATCH_UP_US;
+
+	if (scaler->state != BNET_SCALER_HOLDING || bnet_path_missing(conn) <= 0 || conn->company.waits ||
+	    now_us - setup->caught_up_us < after_us)
 		return;
-	conn->setup.caught_up_us = now_us;
+	setup->caught_up_us = now_us;
+	setup->catch_up_after_us = doubled(setup->catch_up_after_us);
 	widen(conn, scaler->level);
 }
 

@@ -76,6 +76,8 @@ void bnet_path_share(struct bnet_conn *conn, int share);
 void bnet_path_limit(struct bnet_path *path, int quota);
 /* The streams that both ends and its share leave to this connection. */
 int bnet_path_most(const struct bnet_conn *conn);
+/* … and those of the path's level that it has not opened; not positive: none. */
+int bnet_path_missing(const struct bnet_conn *conn);
 /* A question of a path has been answered. */
 void bnet_path_answered(const struct bnet_answer *answer);
 /* In a forked child: the paths are the parent's. */

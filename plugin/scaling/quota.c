@@ -26,7 +26,7 @@ static struct {
 	int early; /* streams of connections that have not moved yet */
 	uint64_t ticked_us;
 	uint64_t look_us; /* not before that */
-	uint32_t ticks;
+	uint32_t ticks;   /* from 1 on */
 	struct {
 		bool joined;
 		int presence;     /* a descriptor plus one, 0: none */
@@ -35,7 +35,7 @@ static struct {
 		uint32_t in_use;  /* connections, at the last look */
 		uint32_t fewest;  /* … and the one before it, whichever found fewer */
 	} devices[BNET_MAX_DEVICES];
-} quota;
+} quota = {.ticks = 1};
 
 int bnet_quota_per_connection(int processes, int connections)
 {
@@ -101,17 +101,30 @@ static int count_processes(const struct bnet_device *dev)
 
 /* ---- which connections are in use together ---- */
 
+static uint32_t step_towards(uint32_t known, uint32_t now)
+{
+	const uint32_t step = known / UNIT;
+
+	if (now > known)
+		return now - known > step * UPWARDS ? known + step * UPWARDS : now;
+	return known - now > step ? known - step : now;
+}
+
+/* The first share does not wait for the next tick: hundreds of connections may be used for the first time at once. */
 static void learn(struct bnet_conn *conn, uint32_t in_use)
 {
-	const uint32_t now = in_use * UNIT, known = conn->company.together, step = known / UNIT;
+	const uint32_t known = conn->company.together;
 
-	if (known == 0)
-		conn->company.together = now;
-	else if (now > known)
-		conn->company.together = now - known > step * UPWARDS ? known + step * UPWARDS : now;
-	else
-		conn->company.together = known - now > step ? known - step : now;
+	conn->company.together = known ? step_towards(known, in_use * UNIT) : in_use * UNIT;
 	conn->company.learnt = quota.ticks;
+	if (!known)
+		bnet_path_share(conn, bnet_quota_per_connection(count_processes(conn->dev), (int)in_use));
+}
+
+void bnet_quota_admit(struct bnet_conn *conn, int missing)
+{
+	conn->company.waits = missing > 0 && !conn->company.together && !conn->company.early &&
+			      !bnet_quota_early(conn, missing);
 }
 
 /* A look also finds what was used just before a connection was, or just after: of two looks in a row the one that found
@@ -149,8 +162,10 @@ static void learn_all(struct bnet_path *path)
 	bnet_list_each(node, &path->moving) {
 		struct bnet_conn *conn = bnet_entry(node, struct bnet_conn, of_path);
 
-		if (conn->company.looks > 1)
+		if (conn->company.looks > 1) {
 			learn(conn, fewest);
+			conn->company.lasting = quota.ticks;
+		}
 	}
 }
 
@@ -178,10 +193,22 @@ void bnet_quota_look(uint64_t now_us)
 
 /* ---- the division ---- */
 
-/* The most that connections of a path may have: of those that were in use lately, and of all. */
+/* The most that connections of a path may have: of those that were in use lately for some time, of those that were in
+ * use lately, and of all. A small allreduce now and then must not decide for an all-to-all. */
 struct shares {
-	int recent, any;
+	int lasting, recent, any;
 };
+
+static void raise_to(int *most, int share)
+{
+	if (share > *most)
+		*most = share;
+}
+
+static bool is_recent(uint32_t tick)
+{
+	return tick && quota.ticks - tick < RECENT_TICKS;
+}
 
 static void divide_among(struct bnet_node *conns, int processes, struct shares *most)
 {
@@ -194,21 +221,22 @@ static void divide_among(struct bnet_node *conns, int processes, struct shares *
 		bnet_path_share(conn, share);
 		if (conn->company.together)
 			bnet_quota_early_over(conn);
-		if (share > most->any)
-			most->any = share;
-		if (share > most->recent && conn->company.together && quota.ticks - conn->company.learnt < RECENT_TICKS)
-			most->recent = share;
+		raise_to(&most->any, share);
+		if (is_recent(conn->company.learnt))
+			raise_to(&most->recent, share);
+		if (is_recent(conn->company.lasting))
+			raise_to(&most->lasting, share);
 	}
 }
 
 static void divide(struct bnet_path *path)
 {
 	const int processes = count_processes(path->dev);
-	struct shares most = {0, 0};
+	struct shares most = {0, 0, 0};
 
 	divide_among(&path->moving, processes, &most);
 	divide_among(&path->idle, processes, &most);
-	bnet_path_limit(path, most.recent ? most.recent : most.any);
+	bnet_path_limit(path, most.lasting ? most.lasting : most.recent ? most.recent : most.any);
 }
 
 void bnet_quota_tick(uint64_t now_us)
@@ -228,6 +256,6 @@ void bnet_quota_end(void)
 			bnet_socket_close(quota.devices[i].presence - 1);
 	}
 	memset(quota.devices, 0, sizeof(quota.devices));
-	quota.ticks = 0;
+	quota.ticks = 1;
 	quota.look_us = 0;
 }

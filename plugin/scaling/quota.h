@@ -25,6 +25,9 @@ void bnet_quota_join(const struct bnet_device *dev);
 /* May this connection have so many streams before it has moved? As long as all of these are within this process's part,
  * by the launcher's word, since nobody has counted yet. */
 bool bnet_quota_early(struct bnet_conn *conn, int streams);
+/* It moves and lacks so many streams: before it is known with how many it shares, it waits for that or gets them as
+ * above. */
+void bnet_quota_admit(struct bnet_conn *conn, int missing);
 /* It has moved, and has a share of its own by now; or it ends. */
 void bnet_quota_early_over(struct bnet_conn *conn);
 /* Counts the connections in use, among those that move. Where they are very many, not each time. */

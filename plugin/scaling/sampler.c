@@ -53,6 +53,7 @@ static int read_conn(struct bnet_conn *conn, uint64_t now_us)
 	 * a stream is. */
 	if (passes != conn->passes_sampled) {
 		readings = bnet_conn_active(conn);
+		bnet_quota_admit(conn, bnet_path_missing(conn));
 		bnet_path_sample_conn(conn, now_us, conn->was_idle || conn->path->was_idle);
 	}
 	conn->was_idle = passes == conn->passes_sampled && !bnet_conn_is_workable(conn);

@@ -185,7 +185,8 @@ struct bnet_setup {
 	int wanted;                  /* streams that were opened, or tried */
 	int enough;                  /* an idle connection opens no more */
 	int connecting;              /* streams that are being opened */
-	uint64_t caught_up_us;       /* when missing streams were last opened outside a change of the level */
+	uint64_t caught_up_us;       /* when missing streams were last opened outside a change of the level, … */
+	uint64_t catch_up_after_us;  /* … and how soon again; more each time that none can be opened; 0: one was */
 	struct bnet_node connectors; /* … by these */
 	struct bnet_node missing;    /* in the engine's list of connections that lack streams */
 	uint64_t started_ms;
@@ -204,8 +205,10 @@ struct bnet_company {
 	uint64_t posted;   /* at the last look */
 	uint32_t looks;    /* in a row that found it in use; 0: it was not */
 	uint32_t together; /* connections in use when this one is, in 1/64; 0: not known */
-	uint32_t learnt;   /* the quota's tick in which that was learnt last */
+	uint32_t learnt;   /* the quota's tick in which that was learnt last, … */
+	uint32_t lasting;  /* … and in which two looks in a row found it in use; 0: never */
 	int early;         /* streams that it has before it has moved */
+	bool waits;        /* it opens no more streams until it has a share */
 };
 
 /* How large a sender's messages are, on average, at the last reading that saw any. Under the engine's lock. */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A connection that is being made on a network that fails meanwhile."""
+"""A connection that is being made on a network that fails meanwhile, or lets no more streams through."""
 
 from __future__ import annotations
 
@@ -36,3 +36,16 @@ def test_a_link_that_goes_down_late(tmp_path: Path) -> None:
         sender.host.ip("link", "set", "link0", "up")
         cut(receiver.host, "tcp dport 1", "accept")
         meet(sender, receiver)
+
+
+def test_streams_that_a_firewall_does_not_let_through_are_told(tmp_path: Path) -> None:
+    """Without NCCL_DEBUG, and the connection goes on with those that it has."""
+    with ends(tmp_path, LONG, streams=4, settings={"BAGUA_NET_CONNECT_TIMEOUT": 9}) as (sender, receiver):
+        handle = listen(receiver)
+        further = "tcp flags & syn != 0 numgen inc mod 1000000 > 0"
+        cut(receiver.host, further, "reject with tcp reset", ("input",))
+        sender.tell(f"connect {handle}")
+        meet(sender, receiver)
+        told = "NET/BaguaNet: 1 instead of 4 streams to 10.77.0.2"  # on stderr, past the logger
+        sender.until(lambda: any(line.startswith(told) for line in sender.log().splitlines()))
+        pass_one(sender, receiver, 1, LARGE)

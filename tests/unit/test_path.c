@@ -146,6 +146,30 @@ static void a_connection_that_has_failed_opens_no_streams(void)
 	close_to_oneself(&client, ends);
 }
 
+/* Where a firewall lets no more through, a path would do nothing but try, and learn nothing meanwhile. */
+static void tries_that_fail_become_rare(void)
+{
+	struct oneself ends = connect_to_oneself(&client);
+	struct bnet_conn *conn = ends.send;
+	uint64_t now_us = bnet_now_us();
+
+	bnet_engine_lock();
+	set_levels(MANY);
+	for (uint64_t after_us = 1000000; after_us <= 64000000; after_us *= 2) {
+		bnet_path_sample_conn(conn, now_us, false);
+		check(!bnet_list_empty(&conn->setup.missing));
+		bnet_list_remove(&conn->setup.missing); /* none could be opened */
+		bnet_path_sample_conn(conn, now_us + after_us - 1, false);
+		check(bnet_list_empty(&conn->setup.missing));
+		now_us += after_us;
+	}
+	check(conn->setup.catch_up_after_us == 64000000);
+	bnet_path_stream_joined(conn, conn->streams[0]);
+	check(conn->setup.catch_up_after_us == 0);
+	bnet_engine_unlock();
+	close_to_oneself(&client, ends);
+}
+
 /* The quota's share bounds the level, not below the least number, and not above what both ends allow. */
 static void a_share_bounds_the_level(void)
 {
@@ -275,6 +299,15 @@ static void look_once(void)
 	bnet_quota_look(bnet_now_us() + (later_us += 300));
 }
 
+/* In which nothing was in use; the first look still finds what was. */
+static void pass_minute(void)
+{
+	look_once();
+	look_once();
+	for (int i = 0; i < 60; i++)
+		pass_quota_tick();
+}
+
 /* So many looks see each kind of work, and those at which it changes see both. */
 static void alternate(const struct job *job, int looks)
 {
@@ -319,6 +352,62 @@ static void a_connection_shares_with_those_in_use_at_its_time(void)
 	}
 }
 
+/* As the sampler does. */
+static void sample_all(const struct job *job)
+{
+	for (int i = 0; i < ALL; i++) {
+		struct bnet_conn *conn = job->all[i].send;
+
+		bnet_quota_admit(conn, bnet_path_missing(conn));
+		bnet_path_sample_conn(conn, bnet_now_us(), false);
+	}
+}
+
+/* Where a path's level is known, hundreds of connections that are used for the first time must not open what is theirs
+ * only while they are alone. */
+static void a_first_use_opens_a_share(void)
+{
+	struct job job;
+
+	begin_job(&job);
+	begin_others(&job);
+	bnet_engine_lock();
+	set_levels(MANY);
+	check(bnet_quota_early(job.ring.send, BNET_QUOTA)); /* none are left in advance */
+	for (int i = 0; i < ALL; i++)
+		move_oneself(job.all[i]);
+	for (int look = 0; look < 2; look++) {
+		sample_all(&job);
+		check(bnet_list_empty(&bnet_engine.missing));
+		send_to_all(&job);
+		look_once();
+	}
+	sample_all(&job);
+	while (bnet_paths_open())
+		;
+	for (int i = 0; i < ALL; i++)
+		check_int(((struct bnet_conn *)job.all[i].send)->setup.wanted, BNET_QUOTA / (1 + OTHERS) / ALL);
+	bnet_engine_unlock();
+	end_job(&job);
+}
+
+/* The sampler asks the quota. */
+static void a_first_use_waits_for_its_share(void)
+{
+	struct job job;
+
+	begin_job(&job);
+	bnet_engine_lock();
+	set_levels(MANY);
+	check(bnet_quota_early(job.ring.send, BNET_QUOTA)); /* none are left in advance */
+	move_oneself(job.all[0]);
+	send_to_all(&job);
+	bnet_sampler_read(bnet_now_us());
+	check(bnet_list_empty(&bnet_engine.missing));
+	bnet_engine_unlock();
+	end_job(&job);
+}
+
 /* Readings of a connection that count for its path. */
 static int samples_of(const struct job *job, struct bnet_conn *conn)
 {
@@ -342,6 +431,7 @@ static void a_short_use_counts(void)
 	send_until_wide(&job, conn);
 	begin_others(&job);
 	bnet_engine_lock();
+	pass_minute();
 	set_levels(MANY);
 	for (int i = 0; i < ALL; i++)
 		move_oneself(job.all[i]);
@@ -358,6 +448,37 @@ static void a_short_use_counts(void)
 	check_int(samples_of(&job, conn), 0); /* it says nothing of more streams than it may have */
 	check(samples_of(&job, job.ring.send) > 0);
 	check_int(level_now(job.ring.send), MANY);
+	bnet_engine_unlock();
+	end_job(&job);
+}
+
+/* … but a small allreduce now and then does not decide for an all-to-all, which lasts. */
+static void a_short_use_does_not_decide_for_a_lasting_one(void)
+{
+	struct bnet_conn *few;
+	struct job job;
+
+	begin_job(&job);
+	begin_others(&job);
+	few = job.all[0].send;
+	bnet_engine_lock();
+	set_levels(1);
+	for (int i = 0; i < ALL; i++)
+		move_oneself(job.all[i]);
+	move_oneself(job.ring);
+	for (int turn = 0; turn < TURNS; turn++) {
+		for (int look = 0; look < 2; look++) {
+			send_to_all(&job);
+			look_once();
+		}
+		send_to_oneself(&client, job.ring);
+		look_once();
+	}
+	pass_quota_tick();
+	check(bnet_path_most(few) < bnet_path_most(job.ring.send));
+	check_int(few->path->scaler.most, bnet_path_most(few));
+	check(samples_of(&job, few) > 0);
+	check(samples_of(&job, job.ring.send) > 0);
 	bnet_engine_unlock();
 	end_job(&job);
 }
@@ -446,10 +567,14 @@ int main(void)
 	a_lower_maximum_applies_to_all();
 	an_idle_connection_opens_no_streams();
 	a_connection_that_has_failed_opens_no_streams();
+	tries_that_fail_become_rare();
 	a_share_bounds_the_level();
 	the_quota_s_share_bounds_the_level();
 	a_connection_shares_with_those_in_use_at_its_time();
+	a_first_use_opens_a_share();
+	a_first_use_waits_for_its_share();
 	a_short_use_counts();
+	a_short_use_does_not_decide_for_a_lasting_one();
 	a_single_look_changes_no_share();
 	connections_in_use_share_the_quota();
 	nothing_is_left_of_a_path_without_connections();
