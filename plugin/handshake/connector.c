@@ -60,8 +60,11 @@ void bnet_connector_end(struct bnet_connector *connector)
 /* The path tries again and again (catch_up in scaling/path.c). */
 static bool is_warning_due(const struct bnet_connector *connector)
 {
-	const uint64_t now = bnet_now_ms(), again_ms = connector->conn->setup.catch_up_after_us / 1000;
+	const struct bnet_conn *conn = connector->conn;
+	const uint64_t now = bnet_now_ms(), again_ms = conn->setup.catch_up_after_us / 1000;
 
+	if (atomic_load(&conn->error) || conn->nstreams == 0 || conn->nstreams >= conn->level)
+		return false;
 	if ((again_ms < LONG_MS && now - connector->started_ms < LONG_MS) || now < bnet_engine.streams_warn_at_ms)
 		return false;
 	bnet_engine.streams_warn_at_ms = now + WARN_MS;

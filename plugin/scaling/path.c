@@ -275,6 +275,7 @@ static void out_of_descriptors(struct bnet_conn *conn)
 		bnet_engine.descriptors_warn_at_ms = now + WARN_MS;
 	}
 	conn->setup.enough = conn->setup.wanted; /* until some are free: catch_up() */
+	conn->setup.catch_up_after_us = 0;       /* nothing was tried */
 }
 
 bool bnet_paths_open(void)

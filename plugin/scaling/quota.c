@@ -74,7 +74,7 @@ bool bnet_quota_early(struct bnet_conn *conn, int streams)
 
 	if (quota.early + streams > BNET_QUOTA / ranks)
 		return false;
-	conn->company.early = streams;
+	conn->company.early += streams;
 	quota.early += streams;
 	return true;
 }
@@ -123,8 +123,9 @@ static void learn(struct bnet_conn *conn, uint32_t in_use)
 
 void bnet_quota_admit(struct bnet_conn *conn, int missing)
 {
-	conn->company.waits = missing > 0 && !conn->company.together && !conn->company.early &&
-			      !bnet_quota_early(conn, missing);
+	const int more = missing + conn->setup.wanted - conn->path->scaler.least - conn->company.early;
+
+	conn->company.waits = missing > 0 && !conn->company.together && more > 0 && !bnet_quota_early(conn, more);
 }
 
 /* A look also finds what was used just before a connection was, or just after: of two looks in a row the one that found
@@ -164,7 +165,8 @@ static void learn_all(struct bnet_path *path)
 
 		if (conn->company.looks > 1) {
 			learn(conn, fewest);
-			conn->company.lasting = quota.ticks;
+			if (conn->company.looks > 2) /* a short use that a look falls into is seen by two */
+				conn->company.lasting = quota.ticks;
 		}
 	}
 }

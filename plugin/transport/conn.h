@@ -206,7 +206,7 @@ struct bnet_company {
 	uint32_t looks;    /* in a row that found it in use; 0: it was not */
 	uint32_t together; /* connections in use when this one is, in 1/64; 0: not known */
 	uint32_t learnt;   /* the quota's tick in which that was learnt last, … */
-	uint32_t lasting;  /* … and in which two looks in a row found it in use; 0: never */
+	uint32_t lasting;  /* … and in which three looks in a row found it in use; 0: never */
 	int early;         /* streams that it has before it has moved */
 	bool waits;        /* it opens no more streams until it has a share */
 };

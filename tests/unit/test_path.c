@@ -238,6 +238,8 @@ struct job {
 
 static void begin_job(struct job *job)
 {
+	for (int i = 0; i < OTHERS; i++)
+		job->others[i] = -1;
 	for (int i = 0; i < ALL; i++)
 		job->all[i] = connect_to_oneself(&client);
 	job->ring = connect_to_oneself(&client);
@@ -403,6 +405,7 @@ static void a_first_use_waits_for_its_share(void)
 	move_oneself(job.all[0]);
 	send_to_all(&job);
 	bnet_sampler_read(bnet_now_us());
+	check(((struct bnet_conn *)job.all[0].send)->company.waits);
 	check(bnet_list_empty(&bnet_engine.missing));
 	bnet_engine_unlock();
 	end_job(&job);
@@ -467,12 +470,14 @@ static void a_short_use_does_not_decide_for_a_lasting_one(void)
 		move_oneself(job.all[i]);
 	move_oneself(job.ring);
 	for (int turn = 0; turn < TURNS; turn++) {
-		for (int look = 0; look < 2; look++) {
+		for (int look = 0; look < 3; look++) {
 			send_to_all(&job);
 			look_once();
 		}
-		send_to_oneself(&client, job.ring);
-		look_once();
+		for (int look = 0; look < 2; look++) { /* one falls into it, one comes after it */
+			send_to_oneself(&client, job.ring);
+			look_once();
+		}
 	}
 	pass_quota_tick();
 	check(bnet_path_most(few) < bnet_path_most(job.ring.send));
