@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks import ROOT
 
 
 def parser(name: str, summary: str | None) -> argparse.ArgumentParser:
@@ -21,6 +24,14 @@ def parsed(of: argparse.ArgumentParser, argv: Sequence[str], what: str, **quick:
     if "--quick" in argv:
         of.set_defaults(**quick)
     return of.parse_args(argv)
+
+
+def output(arguments: argparse.Namespace, place: str) -> Path:
+    """The file of readings: ``--output``, or ``place`` in results/, with today's date for DATE. Its folder is made."""
+    results = ROOT / "benchmarks" / "results"
+    file: Path = arguments.output or results / place.replace("DATE", datetime.date.today().isoformat())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file
 
 
 def shown(name: str, argv: Sequence[str]) -> str:

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import ROOT, command_line
+from benchmarks import command_line
 from benchmarks.accuracy import report
 from benchmarks.report import about, jsonl
 from tests.algorithms.convergence import BACKENDS, RANKS, ROWS, Row, Run, trained
@@ -62,9 +61,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.report:
         print(report.render(*jsonl.load(arguments.report)), end="")
         return 0
-    date = datetime.date.today().isoformat()
-    output = arguments.output or ROOT / "benchmarks" / "results" / "convergence" / f"{date}.jsonl"
-    output.parent.mkdir(parents=True, exist_ok=True)
+    output = command_line.output(arguments, "convergence/DATE.jsonl")
     head = about.this_run(
         "convergence",
         argv,

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import secrets
 import sys
@@ -16,7 +15,7 @@ import bagua_net
 from bagua_net import _sizes
 from bagua_net._bench.workload.config import Config
 from bagua_net._bench.workload.result import Row
-from benchmarks import ROOT, command_line
+from benchmarks import command_line
 from benchmarks.codecs import report, speed
 from benchmarks.loads.collective import CollectiveSpec, collective_rows
 from benchmarks.loads.collective_rank import CollectiveRankSpec
@@ -140,9 +139,7 @@ def main(argv: Sequence[str]) -> int:
     if os.geteuid() != 0:
         print("codecs: network namespaces need root: sudo python3 -m benchmarks codecs …", file=sys.stderr)
         return 2
-    date = datetime.date.today().isoformat()
-    output = arguments.output or ROOT / "benchmarks" / "results" / "codecs" / f"{date}.jsonl"
-    output.parent.mkdir(parents=True, exist_ok=True)
+    output = command_line.output(arguments, "codecs/DATE.jsonl")
     namespaces.remove_stale()
     try:
         _read(arguments, output)

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ROOT, command_line
+from benchmarks import command_line
 from benchmarks.collectives import report
 from benchmarks.collectives.rank import Spec
 from benchmarks.loads.ipc import encode
@@ -85,9 +84,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.report:
         print(report.render(*jsonl.load(arguments.report)), end="")
         return 0
-    date = datetime.date.today().isoformat()
-    output = arguments.output or ROOT / "benchmarks" / "results" / "torch-collectives" / f"{date}.jsonl"
-    output.parent.mkdir(parents=True, exist_ok=True)
+    output = command_line.output(arguments, "torch-collectives/DATE.jsonl")
     namespaces.remove_stale()
     head, readings = about.this_run("torch-collectives", argv, pairs=arguments.pairs), []
 

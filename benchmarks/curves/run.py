@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import ROOT, command_line
+from benchmarks import command_line
 from benchmarks.curves import report
 from benchmarks.curves.rank import Spec
 from benchmarks.curves.sides import TASKS, exact_of, rows, sides
@@ -79,9 +78,7 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as error:
         print(f"time-to-accuracy: {error}", file=sys.stderr)
         return 2
-    date = datetime.date.today().isoformat()
-    output = arguments.output or ROOT / "benchmarks" / "results" / "curves" / f"{date}.jsonl"
-    output.parent.mkdir(parents=True, exist_ok=True)
+    output = command_line.output(arguments, "curves/DATE.jsonl")
     settings = {"ranks": _RANKS, "seeds": arguments.seeds, "steps": arguments.steps, "every": _EVERY}
     head = about.this_run("time-to-accuracy", argv, **settings)
     readings: list[Reading] = []

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +17,18 @@ _SETUP_S = 60.0
 
 
 def spec(
-    rank: int, *, build: Path, plugin: Path, size: int, inflight: int, seconds: float, nap_us: int, coupled: bool
+    rank: int,
+    arguments: argparse.Namespace,
+    plugin: Path,
+    seconds: float,
+    *,
+    nap_us: int = 0,
+    coupled: bool = False,
 ) -> RankSpec:
     """
     Args:
-        build: the build folder of benchmarks/.
-        size: bytes of a message.
-        inflight: messages that are under way.
+        arguments: ``build``, the build folder of benchmarks/; ``size``, bytes of a message; ``inflight``, messages that
+            are under way.
         nap_us: a pause after a look that finds nothing.
         coupled: a message is sent only once one has come.
     """
@@ -32,15 +38,15 @@ def spec(
         devices=1,
         nap_us=nap_us,
         kind="ours",
-        loops=str(build / "libtraffic.so"),
+        loops=str(arguments.build / "libtraffic.so"),
         library=str(plugin),
         table={},
         address="",
         sndbuf=0,
         work="stream",
         lanes=1,
-        inflight=inflight,
-        size=size,
+        inflight=arguments.inflight,
+        size=arguments.size,
         warm_up_s=0.0,
         window_s=seconds,
         warm_up_rounds=0,

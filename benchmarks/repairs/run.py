@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import re
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import bagua_net
 from benchmarks import ROOT, command_line
 from benchmarks.loads import in_turn
 from benchmarks.loads.processes import Placement, RankFailed, running
-from benchmarks.loads.rank import RankSpec
 from benchmarks.networks import namespaces, ring
 from benchmarks.networks.namespaces import Host
 from benchmarks.repairs import report
@@ -42,19 +40,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="the file of readings: results/repairs/DATE.jsonl")
     parser.add_argument("--report", type=Path, metavar="FILE", help="only print the table of that file")
     return command_line.parsed(parser, argv, "each kind twice", times=2)
-
-
-def _spec(arguments: argparse.Namespace, library: Path, rank: int, seconds: float) -> RankSpec:
-    return in_turn.spec(
-        rank,
-        build=arguments.build,
-        plugin=library,
-        size=arguments.size,
-        inflight=arguments.inflight,
-        seconds=seconds,
-        nap_us=0,
-        coupled=False,
-    )
 
 
 @contextmanager
@@ -117,7 +102,7 @@ def _cell(arguments: argparse.Namespace, plugin: Path, streams: int, reset: int)
     settings = {"BAGUA_NET_MIN_NSTREAMS": str(streams), "BAGUA_NET_NSTREAMS": str(streams)}
     seconds = 4.0 + arguments.times * _PAUSE_S
     with ring.hosts(2, *limits, machine.congestion_control()) as hosts:
-        specs = [_spec(arguments, plugin, number, seconds) for number in range(2)]
+        specs = [in_turn.spec(number, arguments, plugin, seconds) for number in range(2)]
         placements = [Placement(number, host, settings) for number, host in enumerate(hosts)]
         with running(in_turn.MODULE, placements) as ranks:
             in_turn.begin(ranks, specs)
@@ -137,9 +122,7 @@ def main(argv: Sequence[str]) -> int:
         print(report.render(*jsonl.load(arguments.report)), end="")
         return 0
     plugin = arguments.plugin or bagua_net.plugin_path()
-    date = datetime.date.today().isoformat()
-    output = arguments.output or ROOT / "benchmarks" / "results" / "repairs" / f"{date}.jsonl"
-    output.parent.mkdir(parents=True, exist_ok=True)
+    output = command_line.output(arguments, "repairs/DATE.jsonl")
     settings = {"size": arguments.size, "inflight": arguments.inflight, "flow_mbits": arguments.flow_mbits}
     head = about.this_run("repairs", argv, **settings)
     namespaces.remove_stale()

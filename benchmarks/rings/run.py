@@ -8,7 +8,6 @@ a host may send.
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import sys
 import time
@@ -19,7 +18,6 @@ import bagua_net
 from benchmarks import ROOT, command_line
 from benchmarks.loads import in_turn
 from benchmarks.loads.processes import Placement, RankFailed, running
-from benchmarks.loads.rank import RankSpec
 from benchmarks.networks import namespaces, ring
 from benchmarks.networks.namespaces import Host
 from benchmarks.report import about, jsonl, machine
@@ -57,19 +55,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return command_line.parsed(parser, argv, "four hosts for 20 s", hosts="4", seconds=20)
 
 
-def _spec(arguments: argparse.Namespace, library: Path, rank: int) -> RankSpec:
-    return in_turn.spec(
-        rank,
-        build=arguments.build,
-        plugin=library,
-        size=arguments.size,
-        inflight=arguments.inflight,
-        seconds=float(arguments.seconds),
-        nap_us=_NAP_US,
-        coupled=True,
-    )
-
-
 def _change(arguments: argparse.Namespace, host: Host, second: int) -> None:
     if second in arguments.slow:
         share = 0.5 if second == arguments.slow[0] else 1.0
@@ -90,7 +75,10 @@ def _each_second(host: Host, seconds: int, change: Callable[[int], None]) -> lis
 
 
 def _read(arguments: argparse.Namespace, hosts: Sequence[Host], library: Path, streams: dict[str, str]) -> list[float]:
-    specs = [_spec(arguments, library, number) for number in range(len(hosts))]
+    specs = [
+        in_turn.spec(number, arguments, library, float(arguments.seconds), nap_us=_NAP_US, coupled=True)
+        for number in range(len(hosts))
+    ]
     placements = [Placement(number, host, streams) for number, host in enumerate(hosts)]
     with running(in_turn.MODULE, placements) as ranks:
         in_turn.begin(ranks, specs)
@@ -125,9 +113,7 @@ def main(argv: Sequence[str]) -> int:
         print(report.render(*jsonl.load(arguments.report)), end="")
         return 0
     plugin = arguments.plugin or bagua_net.plugin_path()
-    date = datetime.date.today().isoformat()
-    output = arguments.output or ROOT / "benchmarks" / "results" / "rings" / f"{date}.jsonl"
-    output.parent.mkdir(parents=True, exist_ok=True)
+    output = command_line.output(arguments, "rings/DATE.jsonl")
     slow = {"slow": arguments.slow} if arguments.slow else {}
     limits = {**slow, "flow_mbits": arguments.flow_mbits, "host_mbits": arguments.flow_mbits * _STREAMS}
     head = about.this_run("rings", argv, streams=_STREAMS, size=arguments.size, inflight=arguments.inflight, **limits)

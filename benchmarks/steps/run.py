@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -167,9 +166,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.report:
         print(report.render(*report.load(arguments.report)), end="")
         return 0
-    date = datetime.date.today().isoformat()
-    output = arguments.output or ROOT / "benchmarks" / "results" / "algorithms" / f"{date}.jsonl"
-    output.parent.mkdir(parents=True, exist_ok=True)
+    output = command_line.output(arguments, "algorithms/DATE.jsonl")
     known = networks(_relay(arguments))
     try:
         sides = _chosen(arguments.sides or ";".join(QUICK_SIDES if arguments.quick else ()), _SIDES, "side")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import os
 import sys
 import tempfile
@@ -41,7 +40,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--plain", action="store_true", help="proofs alone: the messages are not encrypted")
     parser.add_argument("--build", type=Path, default=ROOT / "build-bench", help="the build folder of benchmarks/")
     parser.add_argument("--plugin", type=Path, help="the plugin: that of the installed package")
-    parser.add_argument("--output", type=Path, help="the file of readings: results/DATE-strangers.jsonl")
+    parser.add_argument("--output", type=Path, help="the file of readings: results/strangers/DATE.jsonl")
     parser.add_argument("--report", type=Path, metavar="FILE", help="only print the table of that file")
     return command_line.parsed(parser, argv, "two pairs of a second", pairs=2, window=1.0)
 
@@ -87,19 +86,7 @@ def _settings(arguments: argparse.Namespace, secret_file: str) -> dict[str, str]
 
 def _measured(arguments: argparse.Namespace, plugin: Path) -> Iterator[Reading]:
     seconds = 2 * _BEGIN_S + 2 * arguments.pairs * (2 * _SETTLE_S + arguments.window)
-    specs = [
-        in_turn.spec(
-            rank,
-            build=arguments.build,
-            plugin=plugin,
-            size=arguments.size,
-            inflight=arguments.inflight,
-            seconds=seconds,
-            nap_us=0,
-            coupled=False,
-        )
-        for rank in range(2)
-    ]
+    specs = [in_turn.spec(rank, arguments, plugin, seconds) for rank in range(2)]
     limits = (arguments.mbits, arguments.mbits, machine.congestion_control())
     with _secret_file() as file, ring.hosts(3, *limits) as hosts:
         placements = [Placement(number, host, _settings(arguments, file)) for number, host in enumerate(hosts[:2])]
@@ -118,8 +105,7 @@ def main(argv: Sequence[str]) -> int:
         print(report.render(*jsonl.load(arguments.report)), end="")
         return 0
     plugin = arguments.plugin or bagua_net.plugin_path()
-    date = datetime.date.today().isoformat()
-    output = arguments.output or ROOT / "benchmarks" / "results" / f"{date}-strangers.jsonl"
+    output = command_line.output(arguments, "strangers/DATE.jsonl")
     names = ("rate", "mbits", "streams", "size", "inflight", "plain")
     head = about.this_run("strangers", argv, **{name: getattr(arguments, name) for name in names})
     namespaces.remove_stale()

@@ -32,6 +32,7 @@
 #include "handshake/question.h"
 #include "scaling/quota.h"
 #include "scaling/path.h"
+#include "scaling/path_sample.h"
 #include "scaling/sampler.h"
 #include "stats/publish.h"
 #include "transport/readiness.h"

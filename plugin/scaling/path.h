@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * A path: what all connections from one device to one address have in common. The control thread reads their streams
- * every few milliseconds, fits their send buffers, and decides how many streams each connection uses.
+ * A path: what all connections from one device to one address have in common, and how many streams each of them uses.
  * Everything here runs under the engine's lock.
  */
 #ifndef BNET_PATH_H
@@ -78,17 +77,13 @@ void bnet_path_limit(struct bnet_path *path, int quota);
 int bnet_path_most(const struct bnet_conn *conn);
 /* … and those of the path's level that it has not opened; not positive: none. */
 int bnet_path_missing(const struct bnet_conn *conn);
-/* A question of a path has been answered. */
-void bnet_path_answered(const struct bnet_answer *answer);
 /* In a forked child: the paths are the parent's. */
 void bnet_paths_forget(void);
 
-/* A sample of a path (sampler.h): it begins, if the last one is a round trip ago; … */
-bool bnet_path_begin_sample(struct bnet_path *path, uint64_t now_us);
-/* … streams of connections that have moved are read; was_idle: this one was idle when it was last due to be read; … */
-void bnet_path_sample_conn(struct bnet_conn *conn, uint64_t now_us, bool was_idle);
-/* … and the path is judged by it. */
-void bnet_path_judge(struct bnet_path *path, uint64_t now_us);
+/* Opens the streams that a connection which moves lacks, and closes those that its path no longer uses. */
+void bnet_path_fit(struct bnet_conn *conn, uint64_t now_us);
+/* Remembers what the path has learned (memory.h). */
+void bnet_path_keep(struct bnet_path *path);
 /* It is no longer being sampled, and is freed if its last connection has left meanwhile. */
 void bnet_path_unpin(struct bnet_path *path);
 

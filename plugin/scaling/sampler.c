@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "scaling/quota.h"
 #include "scaling/path.h"
+#include "scaling/path_sample.h"
 #include "transport/tx.h"
 
 /* A reading takes more than a µs, so the more streams move, the less often each of them is read: of all streams

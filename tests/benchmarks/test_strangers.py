@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import ROOT
 from benchmarks.report import jsonl
 from benchmarks.strangers import report
 from tests.benchmarks.support import measure, needs_namespaces
@@ -24,6 +25,11 @@ def test_a_small_run(tmp_path: Path, plugin: Path, loops: Path) -> None:
     assert [each["strangers_per_s"] > 0 for each in windows] == [True, False, False, True]
     assert all(each["mb_per_s"] > 1 for each in windows)
     assert output.with_suffix(".md").read_text() == report.render(head, windows)
+
+
+def test_stored_tables_are_those_of_the_readings() -> None:
+    for path in sorted((ROOT / "benchmarks" / "results" / "strangers").glob("*.jsonl")):
+        assert path.with_suffix(".md").read_text() == report.render(*jsonl.load(path)), path.name
 
 
 def test_each_pair_has_a_ratio_whichever_was_first() -> None:

@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "oneself.h"
 #include "scaling/path.h"
+#include "scaling/path_sample.h"
 #include "transport/delivery.h"
 
 #define DEADLINE_S 250

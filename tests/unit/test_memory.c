@@ -18,6 +18,7 @@
 #include "check.h"
 #include "engine/engine.h"
 #include "scaling/path.h"
+#include "scaling/path_sample.h"
 
 #define SKIPPED 77
 

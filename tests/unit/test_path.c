@@ -18,6 +18,7 @@
 #include "engine/engine.h"
 #include "oneself.h"
 #include "scaling/path.h"
+#include "scaling/path_sample.h"
 #include "scaling/quota.h"
 #include "scaling/sampler.h"
 
