@@ -271,14 +271,14 @@ static void begin_others(struct job *job)
 	bnet_engine_unlock();
 }
 
-/* They count until all is acknowledged. */
+/* They count until all is acknowledged. One that ends then is on its path for a moment longer than in the list. */
 static void await_closed(void)
 {
 	bool closed = false;
 
 	while (!closed) {
 		bnet_engine_lock();
-		closed = bnet_list_empty(&bnet_engine.closed);
+		closed = bnet_list_empty(&bnet_engine.closed) && bnet_list_empty(&bnet_engine.paths);
 		bnet_engine_unlock();
 		sched_yield();
 	}
