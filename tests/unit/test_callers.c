@@ -26,19 +26,34 @@ static struct bnet_client client;
 /* ---- interposed ---- */
 
 static atomic_bool asleep, is_asleep;
-static atomic_int limit_ms; /* of the control thread's last sleep */
+static atomic_int readiness_set, limit_ms; /* of the control thread's last sleep */
 
-/* Only the control thread waits here: connections within a host have no workers. */
-int epoll_wait(int fd, struct epoll_event *events, int count, int ms)
+static int await_events(int fd, struct epoll_event *events, int most, int ms)
 {
-	atomic_store(&limit_ms, ms);
-	if (!atomic_load(&asleep))
-		return (int)syscall(SYS_epoll_pwait, fd, events, count, ms, NULL, 0);
+	return (int)syscall(SYS_epoll_pwait, fd, events, most, ms, NULL, 0);
+}
+
+static void sleep_on(void)
+{
 	atomic_store(&is_asleep, true);
 	while (atomic_load(&asleep))
 		usleep(100);
 	atomic_store(&is_asleep, false);
-	return 0;
+}
+
+/* Only the control thread waits here: connections within a host have no workers. */
+int epoll_wait(int fd, struct epoll_event *events, int most, int ms)
+{
+	int count;
+
+	atomic_store(&readiness_set, fd);
+	atomic_store(&limit_ms, ms);
+	do {
+		if (atomic_load(&asleep))
+			sleep_on();
+		count = await_events(fd, events, most, ms < 0 ? 1 : ms);
+	} while (count == 0 && ms < 0);
+	return count;
 }
 
 static atomic_bool short_of_descriptors;
@@ -51,21 +66,33 @@ int accept4(int fd, struct sockaddr *address, socklen_t *size, int flags)
 	return -1;
 }
 
-static void fall_asleep(void)
+static void wake_up(void)
 {
-	atomic_store(&asleep, true);
-	bnet_engine_lock();
-	bnet_engine_wake();
-	bnet_engine_unlock();
-	while (!atomic_load(&is_asleep))
+	atomic_store(&asleep, false);
+	while (atomic_load(&is_asleep))
 		sched_yield();
 }
 
-/* It sleeps until something wakes it. */
-static void await_idle(void)
+/* With no limit, and with nothing that wakes it. */
+static bool sleeps_for_ever(void)
 {
-	while (atomic_load(&limit_ms) >= 0)
+	struct epoll_event event;
+
+	return atomic_load(&limit_ms) < 0 && await_events(atomic_load(&readiness_set), &event, 1, 0) == 0;
+}
+
+/* Until wake_up, and after that until something wakes the control thread. */
+static void fall_asleep(void)
+{
+	for (;;) {
+		atomic_store(&asleep, true);
+		while (!atomic_load(&is_asleep))
+			sched_yield();
+		if (sleeps_for_ever())
+			return;
+		wake_up();
 		sched_yield();
+	}
 }
 
 /* ---- connections ---- */
@@ -78,7 +105,7 @@ static void connections_are_made_while_the_control_thread_sleeps(void)
 		ends[i] = connect_to_oneself(&client);
 		check(atomic_load(&is_asleep));
 	}
-	atomic_store(&asleep, false);
+	wake_up();
 	for (int i = 0; i < 20; i++) {
 		send_to_oneself(&client, ends[i]);
 		close_to_oneself(&client, ends[i]);
@@ -109,7 +136,7 @@ static void a_silent_socket_is_dropped(void)
 	int fd;
 
 	check_int(bnet_client_listen(&client, 0, handle, &listen), ncclSuccess);
-	await_idle();
+	fall_asleep();
 	check_int(bnet_client_accept(&client, listen, &comm), ncclSuccess);
 	fd = silent_socket();
 	while (inbound_connections() == 0)
@@ -118,6 +145,7 @@ static void a_silent_socket_is_dropped(void)
 	bnet_engine_lock();
 	bnet_entry(bnet_engine.inbound.next, struct bnet_watch, node)->deadline_ms = 1; /* its 10 s are over */
 	bnet_engine_unlock();
+	wake_up();
 	await_inbound(0);
 	close(fd);
 	check_int(bnet_client_close_listen(&client, listen), ncclSuccess);
@@ -151,12 +179,13 @@ static void a_try_without_an_answer_ends(void)
 	check_int(listen(fd, 1), 0);
 	check_int(getsockname(fd, (struct sockaddr *)&named.addr, &size), 0);
 	bnet_wire_handle_encode((uint8_t *)handle, &named);
-	await_idle();
+	fall_asleep();
 	check_int(bnet_client_connect(&client, 0, handle, &comm), ncclSuccess);
 	check(comm == NULL);
 	bnet_engine_lock();
 	bnet_entry(bnet_engine.connectors.next, struct bnet_watch, node)->deadline_ms = 1; /* its time is over */
 	bnet_engine_unlock();
+	wake_up();
 	while (attempt().last_error == 0)
 		sched_yield();
 	close(fd);
@@ -171,16 +200,18 @@ static void the_control_thread_finishes_what_they_begin(void)
 	int fd;
 
 	check_int(bnet_client_listen(&client, 0, handle, &listen), ncclSuccess);
-	await_idle();
+	fall_asleep();
 	check_int(bnet_client_connect(&client, 0, handle, &ends.send), ncclSuccess);
 	while (!ends.recv)
 		check_int(bnet_client_accept(&client, listen, &ends.recv), ncclSuccess);
+	wake_up();
 	while (!ends.send && !attempt().ready)
 		sched_yield();
 	while (!ends.send)
 		check_int(bnet_client_connect(&client, 0, handle, &ends.send), ncclSuccess);
-	await_idle();
+	fall_asleep();
 	fd = silent_socket();
+	wake_up();
 	await_inbound(1);
 	close(fd);
 	await_inbound(0);
@@ -195,7 +226,7 @@ static void a_shortage_without_a_connection_is_none(void)
 	void *listen, *comm = NULL;
 
 	check_int(bnet_client_listen(&client, 0, handle, &listen), ncclSuccess);
-	await_idle();
+	fall_asleep();
 	atomic_store(&short_of_descriptors, true);
 	for (int i = 0; i < 100; i++)
 		check_int(bnet_client_accept(&client, listen, &comm), ncclSuccess);
@@ -203,6 +234,7 @@ static void a_shortage_without_a_connection_is_none(void)
 	check_int(bnet_engine.listeners[0].short_since_ms, 0);
 	bnet_engine_unlock();
 	atomic_store(&short_of_descriptors, false);
+	wake_up();
 	check_int(bnet_client_close_listen(&client, listen), ncclSuccess);
 }
 
@@ -227,7 +259,7 @@ static void a_shortage_that_is_over_is_forgotten(void)
 			check_int(bnet_client_connect(&client, 0, handle, &ends.send), ncclSuccess);
 	}
 	check_int(bnet_listeners_error(((const struct bnet_listen *)listen)->dev, 0), 0);
-	atomic_store(&asleep, false);
+	wake_up();
 	check_int(bnet_client_close_listen(&client, listen), ncclSuccess);
 	close_to_oneself(&client, ends);
 }

@@ -274,6 +274,8 @@ static void a_resting_stream_that_ends_too_early_is_lost(void)
 	bnet_path_sample_conn(conn, bnet_now_us() + 1000000, false);
 	check_int(conn->nstreams, STREAMS);
 	check_int(conn->error, 0);
+	bnet_list_remove(&conn->node); /* looks before this one may have moved it to the front */
+	bnet_list_add(&bnet_engine.conns, &conn->node);
 	check(bnet_undelivered_look() || conn->error); /* the control thread may come first once the look gives way */
 	check(conn->error != 0);
 	bnet_engine_unlock();
