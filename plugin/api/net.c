@@ -47,7 +47,7 @@ static const char *protection(void)
 	const bool secret = bnet_secret_is_set();
 
 	if (bnet_engine.config.encrypt)
-		return ", only from who knows the secret, encrypted";
+		return ", only from who knows the secret, encrypted (NCCL's bootstrap and torch's store are not)";
 	if (bnet_engine.config.checksum)
 		return secret ? ", only from who knows the secret, with checksums" : ", with checksums";
 	return secret ? ", only from who knows the secret" : "";

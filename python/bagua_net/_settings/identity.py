@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The secret by which a job's processes know each other (docs/identity.md), as far as a doctor needs to know."""
+"""The secret by which a job's processes know each other (docs/identity.md), as far as Python needs to know."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ class Identity:
         """Of what streams carry."""
         return "encrypted" if self.encrypts else f"not encrypted, {'with' if self.checksums else 'no'} checksums"
 
+    def secret(self) -> bytes:
+        """As the library reads it. Raises OSError."""
+        return Path(self.path).read_bytes().rstrip(b"\r\n")
+
     def fingerprint(self) -> str:
         """Eight digits that are alike where the secrets are. Not to be shown to others: by them, who guesses at a weak
         secret knows when he is right."""
@@ -40,7 +44,7 @@ class Identity:
         if not self.usable:  # it may be no file that can be read to its end
             return "no secret that can be used"
         try:
-            secret = Path(self.path).read_bytes().rstrip(b"\r\n")
+            secret = self.secret()
         except OSError as error:
             return f"no secret that can be read ({error.strerror})"
         return "secret " + hmac.new(secret, b"bagua-net fingerprint 1", hashlib.sha256).hexdigest()[:8]

@@ -32,6 +32,7 @@ import secrets
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -86,7 +87,12 @@ def _innermost(store: Any) -> Any:
 class Meeting:
     """One rank's part. It ends with :meth:`close`."""
 
-    def __init__(self, store: Any, rank: int, nranks: int) -> None:
+    def __init__(
+        self, store: Any, rank: int, nranks: int, when_met: Callable[[Any, list[str]], None] = lambda *_: None
+    ) -> None:
+        """``when_met``: called once by the thread, with a store and all identities. It does not know the meeting."""
+        self._when_met = when_met
+        self._is_over = False
         self.rank, self.nranks = rank, nranks
         self.identity = secrets.token_hex(16)
         #: Of all ranks, once they have met.
@@ -184,6 +190,9 @@ class Meeting:
             while self.identities is None and not self._given_up.is_set() and not self.step(store):
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _WAITED_FOR_S if self._is_waited_for else _UNHURRIED_S)
+            if self.identities is not None:
+                self._when_met(store, self.identities)
+                self._is_over = True
         except RuntimeError as error:  # the store's
             self._error = error.with_traceback(None)  # whose frames have the connection
 
@@ -264,7 +273,7 @@ class Meeting:
         """Before an orderly end: this rank may have come and gone before others arrive, whose messages to each other do
         not need it. They would take it for dead."""
         if self._thread is not None and not self._is_waited_for and self._error is None:
-            is_over = lambda: self.identities is not None or self._error is not None  # noqa: E731
+            is_over = lambda: self._is_over or self._error is not None  # noqa: E731
             becomes(is_over, self._made + _PATIENCE_S, self._given_up)
 
     def give_up(self) -> None:

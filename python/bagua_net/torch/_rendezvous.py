@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hmac
 import time
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch.distributed as dist
 
 from .._native import library
 from ._meeting import Meeting
-from ._store import GivenUp
+from ._proof import Prover
+from ._store import GivenUp, becomes, value_of
 
 #: The version of the network table that is used: the newest.
 _API = 12
@@ -22,27 +24,42 @@ def failed(group: str, reason: str | None, rc: int) -> Exception:
     return error
 
 
+#: What a row begins with, after the identity: whether its rank has a secret.
+_SECRET, _NO_SECRET = b"1", b"0"
+
+
 class RankMissing(Exception):
-    """A rank has not come to the group in time or has left it, or the wait was aborted."""
+    """A rank has not come to the group in time or has left it, does not belong to this job, or the wait was aborted."""
 
 
 class Rendezvous:
     """Rows of bytes that every rank of a group publishes in torch's store."""
 
     def __init__(self, store: Any, rank: int, nranks: int) -> None:
-        self.meeting = Meeting(store, rank, nranks)
+        self._prover = Prover(rank)
+        self.meeting = Meeting(store, rank, nranks, self._prover.tell)
 
     def publish(self, kind: str, rank: int, row: bytes) -> None:
-        self.meeting.store.set(f"{kind}/{rank}", self.meeting.identity.encode() + row)
+        """Before the meeting begins."""
+        self._prover.remember(kind, row)
+        flag = _SECRET if self._prover.has_secret else _NO_SECRET
+        self.meeting.store.set(f"{kind}/{rank}", self.meeting.identity.encode() + flag + row)
 
     def collect(self, kind: str, timeout_s: float, given_up: GivenUp) -> list[bytes]:
         """All ranks' rows, once they have met. Raises RankMissing, or the store's own error where it is unreachable."""
         meeting = self.meeting
-        meeting.wait(time.monotonic() + timeout_s, given_up)
+        deadline = time.monotonic() + timeout_s
+        meeting.wait(deadline, given_up)
         missing = meeting.missing()  # none where they met at the deadline
         if missing:
             raise RankMissing(meeting.refusal or self._absence(missing[0], timeout_s, given_up))
-        return [self._row(kind, rank, identity.encode()) for rank, identity in enumerate(meeting.identities or [])]
+        identities = meeting.identities or []
+        rows = [self._row(kind, rank, identity.encode()) for rank, identity in enumerate(identities)]
+        if self._prover.has_secret:
+            for rank, row in enumerate(rows):
+                if rank != meeting.rank:
+                    self._check(kind, rank, row, deadline, given_up)
+        return rows
 
     def _absence(self, rank: int, timeout_s: float, given_up: GivenUp) -> str:
         if given_up.is_set():
@@ -56,7 +73,33 @@ class Rendezvous:
         row = bytes(self.meeting.store.get(f"{kind}/{rank}"))
         if not row.startswith(identity):
             raise RankMissing(f"rank {rank} has left this group, and has made it anew or was started again")
-        return row[len(identity) :]
+        flag, row = row[len(identity) : len(identity) + 1], row[len(identity) + 1 :]
+        if (flag == _SECRET) != self._prover.has_secret:
+            here, there = ("this rank", f"rank {rank}") if self._prover.has_secret else (f"rank {rank}", "this rank")
+            raise RankMissing(
+                f"BAGUA_NET_SECRET_FILE is set for {here}, and not for {there}: give every process of the job the same"
+            )
+        return row
+
+    def _check(self, kind: str, rank: int, row: bytes, deadline: float, given_up: GivenUp) -> None:
+        """The rank has proven that it is its row. The proof comes soon after the meeting."""
+        meeting, told = self.meeting, b""
+        identities = meeting.identities or []
+
+        def has_come() -> bool:
+            nonlocal told
+            told = value_of(meeting.store, f"{kind}/{rank}/proof")
+            return told.startswith(identities[rank].encode())
+
+        if not becomes(has_come, deadline, given_up):
+            raise RankMissing(f"rank {rank} has met the others, and has not proven that it knows the job's secret")
+        proof = told.removeprefix(identities[rank].encode())
+        if not hmac.compare_digest(proof, self._prover.proof(kind, rank, row, identities)):
+            raise RankMissing(
+                f"rank {rank} does not prove what torch's store says of it: its BAGUA_NET_SECRET_FILE has another "
+                "secret than this process's (give every process of the job the same one), or a stranger writes to the "
+                "store"
+            )
 
 
 class Endpoint:
