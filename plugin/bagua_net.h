@@ -93,7 +93,7 @@ typedef struct {
 	uint64_t zerocopy_copied; /* notifications that the kernel copied nevertheless */
 	uint64_t repairs;         /* streams that were put in the place of broken ones */
 	uint64_t slices_repeated; /* … and slices that were sent again on them */
-	uint64_t unverified;      /* frames of encrypted streams that did not verify */
+	uint64_t unverified;      /* frames of encrypted streams that did not verify, or failed their checksum */
 	uint64_t lock_wait_us;    /* the longest time that a thread waited for the lock of the process's state */
 } bnet_counters_t;
 

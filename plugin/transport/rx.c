@@ -117,6 +117,16 @@ static int protocol_error(struct bnet_conn *conn, const char *what)
 	return -EBADMSG;
 }
 
+/* length: an aside on the frame's, or "". */
+static int altered(struct bnet_conn *conn, const struct bnet_stream *stream, const char *length)
+{
+	bnet_count(unverified, 1);
+	bnet_conn_fail(conn, -EBADMSG,
+		       "what came from %s over %s (%s) %s%s: it was altered on the way, or memory there or here is faulty",
+		       conn->peer, conn->dev->name, conn->dev->address, bnet_seal_kind_text(stream->seal), length);
+	return -EBADMSG;
+}
+
 /* Finds the request that the slice belongs to. 1: in->request names it, or is NULL for a slice to skip; 0: the message
  * is not posted yet, and the stream stalls. */
 static int place_slice(struct bnet_conn *conn, struct bnet_incoming *in)
@@ -194,7 +204,7 @@ static int next_frame(struct bnet_conn *conn, struct bnet_stream *stream)
 	if (stream->seal || frame.type != BNET_WIRE_FRAME_DATA) {
 		rc = stream->seal ? bnet_seal_collect(stream->seal, at, &to) : heed(conn, &frame);
 		if (stream->seal && rc == -EBADMSG)
-			return protocol_error(conn, "a frame of a length that none has");
+			return altered(conn, stream, ", with a length that no frame has");
 		if (stream->seal && rc < 0)
 			return bnet_source_lost(conn, rc, "there is no memory for a frame");
 		if (rc < 0)
@@ -241,11 +251,7 @@ static int open_frame(struct bnet_conn *conn, struct bnet_stream *stream)
 	in->frame = NULL;
 	if (rc != -EBADMSG)
 		return bnet_source_lost(conn, rc, "this process ends, or is out of memory");
-	bnet_count(unverified, 1);
-	bnet_conn_fail(conn, rc,
-		       "what came from %s over %s (%s) %s: it was altered on the way, or memory there or here is faulty",
-		       conn->peer, conn->dev->name, conn->dev->address, bnet_seal_kind_text(stream->seal));
-	return rc;
+	return altered(conn, stream, "");
 }
 
 /* Copies a verified slice into its message, in address order. 1: done; 0: the message is not posted yet. */

@@ -10,11 +10,14 @@
  *   post SIZE      posted N | error CODE | later      the next message, N = 0, 1, …
  *   wait N         done | error CODE  tests until it is either; a received message is checked
  *   close          ok
+ *   counters       rejected N unverified N     of the process, so far
  *
  * CODE is an ncclResult_t. Single-threaded. The library's log goes to standard error.
  */
+#include "bagua_net.h"
 #include "drive_base.h"
 
+#include <dlfcn.h>
 #include <getopt.h>
 #include <sched.h>
 #include <signal.h>
@@ -36,6 +39,7 @@ struct message {
 
 struct end {
 	struct bnet_client client;
+	void *library;
 	void *listen_comm;
 	void *comm;
 	bool sender;
@@ -159,6 +163,18 @@ static void do_wait(struct end *end, int number)
 	printf("done\n");
 }
 
+static void do_counters(const struct end *end)
+{
+	void (*read_counters)(bnet_counters_t *) =
+		(void (*)(bnet_counters_t *))(uintptr_t)dlsym(end->library, "bnet_counters");
+	bnet_counters_t counters;
+
+	drive_check(read_counters, "the library has no bnet_counters");
+	read_counters(&counters);
+	printf("rejected %llu unverified %llu\n", (unsigned long long)counters.rejected,
+	       (unsigned long long)counters.unverified);
+}
+
 static void obey(struct end *end, char *line)
 {
 	char *argument = strchr(line, ' ');
@@ -177,6 +193,8 @@ static void obey(struct end *end, char *line)
 		do_wait(end, atoi(argument));
 	else if (strcmp(line, "close") == 0)
 		do_close(end);
+	else if (strcmp(line, "counters") == 0)
+		do_counters(end);
 	else
 		drive_fail("%s: not a step", line);
 	fflush(stdout);
@@ -203,7 +221,6 @@ int main(int argc, char **argv)
 	struct end end = {.listen_comm = NULL};
 	char line[LINE];
 	int option;
-	void *library;
 
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		drive_check(option == 'l' || option == 't', "see the table of options in %s", __FILE_NAME__);
@@ -215,7 +232,7 @@ int main(int argc, char **argv)
 	drive_check(source.path, "--lib PATH is missing");
 	signal(SIGALRM, on_alarm);
 	drive_log_verbose(true);
-	drive_ok(bnet_client_init(&end.client, drive_open(&source, &library), source.api, drive_logger));
+	drive_ok(bnet_client_init(&end.client, drive_open(&source, &end.library), source.api, drive_logger));
 	while (fgets(line, sizeof(line), stdin)) {
 		line[strcspn(line, "\n")] = '\0';
 		obey(&end, line);

@@ -191,6 +191,12 @@ def cut(host: Host, match: str = "", verdict: str = "drop", ways: tuple[str, ...
     host.nft(f"table inet cut\ndelete table inet cut\ntable inet cut {{\n{chains}\n}}\n")
 
 
+def counters(end: End) -> dict[str, int]:
+    """Of its process, so far."""
+    words = end.ask("counters").split()
+    return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+
+
 def fails(end: End, message: int) -> None:
     """With a line that names the peer, from whichever thread saw it."""
     assert end.ask(f"wait {message}") == f"error {REMOTE_ERROR}"

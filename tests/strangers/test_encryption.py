@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.netns import steps
-from tests.netns.steps import SMALL, End, listen, meet, pass_one
+from tests.netns.steps import SMALL, End, counters, listen, meet, pass_one
 from tests.strangers import here, relay
 from tests.strangers.protocol import Handle
 from tests.strangers.relay import Change, Relay
@@ -111,7 +111,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     ),
     "a length that no frame has": (
         lambda whole, number: b"\3\0\0\0\xff\xff\xff\xff" + whole[HEADER:] if number == 1 else whole,
-        "a frame of a length that none has",
+        "does not verify (BAGUA_NET_ENCRYPT), with a length that no frame has: it was altered on the way",
     ),
 }
 
@@ -119,12 +119,13 @@ CHANGES: dict[str, tuple[Change, str]] = {
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("repair", variants(1, gate=[0]))
 def test_what_is_changed_on_the_way(tmp_path: Path, what: str, repair: int) -> None:
-    """The message of which a frame is changed does not arrive, and the reason is said."""
+    """The message of which a frame is changed does not arrive, the reason is said, and what did not verify counted."""
     change, reason = CHANGES[what]
     with _connected(tmp_path, change, BAGUA_NET_REPAIR=repair, **BOTH) as (sender, receiver, _):
         assert receiver.ask(f"post {1 << 20}") == "posted 1"
         sender.tell(f"post {1 << 20}")
         assert receiver.ask("wait 1").startswith("error ")
+        assert counters(receiver)["unverified"] == ("does not verify" in reason)
         receiver.await_log("WARN", "127.0.0.1", reason)
 
 
@@ -182,13 +183,14 @@ def test_encryption_without_a_secret(tmp_path: Path) -> None:
 CHECKSUM: dict[str, Any] = {"BAGUA_NET_CHECKSUM": 1}
 
 
-@pytest.mark.parametrize("at", [0, HEADER + 100, -1], ids=["header", "payload", "checksum"])
+@pytest.mark.parametrize("at", [0, HEADER - 1, HEADER + 100, -1], ids=["header", "length", "payload", "checksum"])
 def test_what_is_altered_by_accident(tmp_path: Path, at: int) -> None:
-    """The path is named: whose cable, card or memory it is."""
+    """The path is named: whose cable, card or memory it is. It is counted."""
     with _connected(tmp_path, _flip(at), None, **CHECKSUM) as (sender, receiver, _):
         assert receiver.ask(f"post {1 << 20}") == "posted 1"
         sender.tell(f"post {1 << 20}")
         assert receiver.ask("wait 1").startswith("error ")
+        assert counters(receiver)["unverified"] == 1
         receiver.await_log("WARN", "what came from 127.0.0.1", "over lo (127.0.0.1)", "fails its checksum")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.netns.steps import LARGE, End, listen, meet, pass_one
+from tests.netns.steps import LARGE, End, counters, listen, meet, pass_one
 from tests.strangers import here, protocol
 from tests.strangers.protocol import Handle, Stream
 from tests.support import drivers
@@ -154,8 +154,10 @@ def _forged(handle: Handle) -> dict[str, bytes]:
 
 
 def test_who_proves_nothing_is_refused(receiver: End, handle: Handle) -> None:
+    """Each is counted."""
     for who, said in _forged(handle).items():
         assert _verdict(handle, said) == protocol.SECRET, who
+    assert counters(receiver)["rejected"] == len(_forged(handle))
     with protocol.dial(handle) as stream:
         assert stream.open(protocol.hello(handle, secret=SECRET), SECRET).verdict == protocol.OK
         assert receiver.ask("accept") == "ok"
@@ -233,6 +235,7 @@ def test_a_question_is_answered_to_who_knows_the_secret(receiver: End, handle: H
                 with pytest.raises(ConnectionResetError):
                     stranger.hear_frame()
         receiver.await_log("dropped a connection", "it asks, and does not prove that it knows")
+        assert counters(receiver)["rejected"] == 2
         asked = protocol.question(handle, secret=SECRET)
         with protocol.dial(handle) as asker:
             asker.say(asked)

@@ -47,7 +47,7 @@ _PROCESS_COUNTERS = (
     ("bagua_net_received_bytes", "payload that all connections of the process have received", "bytes_received", 1),
     ("bagua_net_processor_seconds", "of all threads of the process", "processor_us", _US),
     ("bagua_net_stream_repairs", "streams that took the place of broken ones", "repairs", 1),
-    ("bagua_net_unverified_frames", "frames of encrypted streams that did not verify", "unverified", 1),
+    ("bagua_net_unverified_frames", "frames that did not verify, or failed their checksum", "unverified", 1),
     ("bagua_net_events_dropped", "events of `bagua-net trace` that found no room", "events_dropped", 1),
     ("bagua_net_rejected_connections", "connections of others that were refused", "rejected", 1),
 )
