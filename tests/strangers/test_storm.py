@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: MIT
 """A thousand strangers a second at the listener of a job that runs: messages arrive as they are, and the process has no
-more memory and no more descriptors than before."""
+more memory and no more descriptors than before. Strangers that stay take no more than their share of the descriptors.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.netns.steps import LARGE, End, listen, pass_one
-from tests.strangers import here, storm
+from tests.netns.steps import LARGE, End, counters, listen, meet, pass_one
+from tests.strangers import here, protocol, storm
 from tests.strangers.protocol import Handle
 from tests.support.tiers import variants
 
@@ -20,6 +24,8 @@ SIZE = 1 << 16
 MESSAGES = 900
 #: Of descriptors that strangers may hold at a time, beside the job's own: those that are not dropped yet.
 HELD = 1024
+#: Strangers that stay and say nothing, and open files of a process an eighth of which is more than HELD.
+SILENT, FILES = 3000, 16384
 #: What the allocator keeps, and what strangers at a time take, of 1.3 KB each.
 KIB = 8 * 1024
 
@@ -70,3 +76,39 @@ def test_a_thousand_strangers_a_second(tmp_path: Path, secret: bytes | None, sec
         assert strangers.opened > RATE * seconds / 10  # the machine may be busy
         assert most <= before[0] + HELD
         receiver.until(lambda: _descriptors(receiver) <= before[0])
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """This process, and those that it starts, may open FILES."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, max(hard, FILES)))
+    except (ValueError, OSError) as error:
+        pytest.skip(f"the limit of open files cannot be raised from {hard} to {FILES}: {error}")
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.gate
+@pytest.mark.usefixtures("many_files")
+def test_silent_strangers_take_their_share_of_descriptors_and_keep_nobody_out(tmp_path: Path) -> None:
+    with (
+        here.end(tmp_path, "receiver", SECRET) as receiver,
+        here.end(tmp_path, "sender", SECRET) as sender,
+        contextlib.ExitStack() as strangers,
+    ):
+        handle = listen(receiver)
+        before = most = _descriptors(receiver)
+        for number in range(SILENT):
+            strangers.enter_context(protocol.dial(Handle.parse(handle)))
+            if number % 20 == 0:
+                most = max(most, _descriptors(receiver))
+        receiver.until(lambda: counters(receiver)["rejected"] >= SILENT - HELD)
+        most = max(most, _descriptors(receiver))
+        # At the bound, and not after ten seconds of silence.
+        assert "too many connections have not said who they are" in receiver.log()
+        assert most <= before + HELD + 1  # a new one is there before the oldest is dropped
+        sender.tell(f"connect {handle}")
+        meet(sender, receiver)
+        pass_one(sender, receiver, 1, LARGE)
