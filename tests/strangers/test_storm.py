@@ -41,16 +41,17 @@ def _resident_kib(end: End) -> int:
 
 @pytest.mark.gate  # strangers that are silent are heard for ten seconds
 @pytest.mark.parametrize(
-    ("secret", "seconds"),
+    ("secret", "seconds", "share"),
     variants(
-        pytest.param(SECRET, 3, id="secret"),
+        pytest.param(SECRET, 3, 0.1, id="secret"),
         nightly=[
-            pytest.param(None, 3, id="token"),
-            pytest.param(SECRET, 600, id="long", marks=pytest.mark.timeout(1500)),
+            pytest.param(None, 3, 0.1, id="token"),
+            pytest.param(SECRET, 600, 0.5, id="long", marks=pytest.mark.timeout(1500)),
         ],
     ),
 )
-def test_a_thousand_strangers_a_second(tmp_path: Path, secret: bytes | None, seconds: int) -> None:
+def test_a_thousand_strangers_a_second(tmp_path: Path, secret: bytes | None, seconds: int, share: float) -> None:
+    """share: of the strangers that must have come, since a machine is busy at times, and not for long."""
     with (
         here.end(tmp_path, "receiver", secret, deadline=seconds + 300) as receiver,
         here.end(tmp_path, "sender", secret, deadline=seconds + 300) as sender,
@@ -73,7 +74,7 @@ def test_a_thousand_strangers_a_second(tmp_path: Path, secret: bytes | None, sec
                 assert _resident_kib(receiver) < before[1] + message * (SIZE >> 10) + KIB
                 message += 1
                 time.sleep(seconds / MESSAGES)  # the driver keeps them all
-        assert strangers.opened > RATE * seconds / 10  # the machine may be busy
+        assert strangers.opened > RATE * seconds * share
         assert most <= before[0] + HELD
         receiver.until(lambda: _descriptors(receiver) <= before[0])
 
