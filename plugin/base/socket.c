@@ -119,9 +119,25 @@ int bnet_socket_bind_source(int fd, const struct sockaddr_storage *source, const
 	return 0;
 }
 
+static bool has_source(int fd)
+{
+	struct sockaddr_storage own;
+	socklen_t size = sizeof(own);
+
+	if (getsockname(fd, (struct sockaddr *)&own, &size) < 0)
+		return false;
+	if (own.ss_family == AF_INET6)
+		return !IN6_IS_ADDR_UNSPECIFIED(&((struct sockaddr_in6 *)&own)->sin6_addr);
+	return ((struct sockaddr_in *)&own)->sin_addr.s_addr != htonl(INADDR_ANY);
+}
+
+/* The kernel has one error for the lack of an address and for that of a port, and says at bind whether the address is
+ * this host's. */
 int bnet_socket_connect(int fd, const struct sockaddr_storage *addr)
 {
-	return connect(fd, (const struct sockaddr *)addr, bnet_address_size(addr)) < 0 ? -errno : 0;
+	int rc = connect(fd, (const struct sockaddr *)addr, bnet_address_size(addr)) < 0 ? -errno : 0;
+
+	return rc == -EADDRNOTAVAIL && has_source(fd) ? -EADDRINUSE : rc;
 }
 
 bool bnet_socket_is_closed(int fd)

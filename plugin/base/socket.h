@@ -22,7 +22,7 @@ void bnet_socket_close(int fd);
 
 /* Binds to a source address and, unless NULL, to an interface. 0 or -errno. */
 int bnet_socket_bind_source(int fd, const struct sockaddr_storage *source, const char *interface);
-/* 0: connected. -EINPROGRESS, or another -errno. */
+/* 0: connected. -EINPROGRESS; -EADDRINUSE: no port of this host is left for it; or another -errno. */
 int bnet_socket_connect(int fd, const struct sockaddr_storage *addr);
 /* Was the connection reset, given up by the kernel, or refused? */
 bool bnet_socket_is_closed(int fd);

@@ -74,12 +74,15 @@ static void note(struct bnet_connector *connector, int error, uint64_t now)
 }
 
 /* The refusal of an extra stream may come from another host, which has the address of one of the peer's NICs on this
- * network. */
+ * network. Each pair has its own ports. */
 static bool pair_failed(const struct bnet_connector *connector, int error)
 {
-	return !connector->unbound && !connector->home &&
-	       (bnet_failure_of_route(error) ||
-		(!bnet_connector_is_first(connector) && pairs_are_left(connector) && bnet_failure_refused(error)));
+	if (connector->unbound || connector->home)
+		return false;
+	if (pairs_are_left(connector) &&
+	    (error == -EADDRINUSE || (!bnet_connector_is_first(connector) && bnet_failure_refused(error))))
+		return true;
+	return bnet_failure_of_route(error);
 }
 
 static void next_pair(struct bnet_connector *connector, int error, uint64_t now)
@@ -148,6 +151,15 @@ static void note_failure(struct bnet_connector *connector, int error, uint64_t n
 	connector->failure = failure;
 }
 
+/* Once, since it may be tried again and again. */
+static void say_no_port(const struct bnet_connector *connector, int error)
+{
+	if (error == -EADDRINUSE && connector->last_error != error)
+		bnet_info(NCCL_NET,
+			  "NET/BaguaNet: no port of net.ipv4.ip_local_port_range is free for a stream from %s (%s) to %s",
+			  connector->pair.nic->name, connector->pair.nic->address, connector->conn->peer);
+}
+
 void bnet_connector_try_failed(struct bnet_connector *connector, int error, uint64_t now)
 {
 	char text[BNET_EXPLANATION];
@@ -158,6 +170,7 @@ void bnet_connector_try_failed(struct bnet_connector *connector, int error, uint
 		bnet_socket_reset(connector->watch.fd);
 	bnet_connector_hang_up(connector);
 	note(connector, error, now);
+	say_no_port(connector, error);
 	connector->last_error = error;
 	connector->refused |= error == -ECONNREFUSED && !bnet_connector_is_elsewhere(connector);
 	if (pair_failed(connector, error)) {

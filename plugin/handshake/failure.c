@@ -40,6 +40,8 @@ enum bnet_failure bnet_failure_of(int error)
 		return BNET_FAILURE_NO_HOST;
 	case -ETIMEDOUT:
 		return BNET_FAILURE_NO_ANSWER;
+	case -EADDRINUSE: /* of this machine as well, and others may end */
+		return BNET_FAILURE_NO_ROUTE;
 	default:
 		return bnet_failure_of_route(error) ? BNET_FAILURE_NO_ROUTE : BNET_FAILURE_FINAL;
 	}
@@ -80,8 +82,14 @@ const char *bnet_failure_explain(int error, bool local, char text[BNET_EXPLANATI
 	if (error == -ETIMEDOUT)
 		return "no answer within BAGUA_NET_CONNECT_TIMEOUT: that address cannot be reached from this interface "
 		       "(NCCL_SOCKET_IFNAME), or a firewall drops it (BAGUA_NET_PORT_RANGE)";
+	if (error == -EADDRINUSE)
+		return "this host has no free port left in net.ipv4.ip_local_port_range: widen it, or end what holds them "
+		       "(ss -tan)";
 	if (error == -EACCES || error == -EPERM)
 		hint = ": this host's firewall or security module forbids it";
+	else if (error == -EADDRNOTAVAIL)
+		hint = ". NCCL_SOCKET_IFNAME chooses the interface, NCCL_SOCKET_FAMILY between IPv4 and IPv6, on every host; "
+		       "or this host has no free port left in net.ipv4.ip_local_port_range";
 	else if (bnet_failure_of_route(error))
 		hint = ". NCCL_SOCKET_IFNAME chooses the interface, NCCL_SOCKET_FAMILY between IPv4 and IPv6, on every host";
 	snprintf(text, BNET_EXPLANATION, "%s%s", strerror(-error), hint);
