@@ -43,6 +43,7 @@
 /* Allocations that are tried, of those of a job; each fails alone, and with all that follow. */
 #define TRIES 8
 #define NIGHTLY 50
+#define DAY_S 86400
 
 /* ---- the allocations ---- */
 
@@ -326,6 +327,7 @@ static bool leaves_nothing(long first, long last, int expected)
 static void some_allocations(void)
 {
 	const long tries = is_nightly() ? NIGHTLY : TRIES;
+	const long first = is_nightly() ? (long)(time(NULL) / DAY_S) : 0; /* over the nights, each of them */
 	long allocations, failed_jobs = 0, wrong = 0;
 	int expected;
 
@@ -337,12 +339,13 @@ static void some_allocations(void)
 	expected = seen->descriptors;
 	for (long i = 0; i < tries; i++)
 		for (int rest = 0; rest < 2; rest++) {
-			const long number = 1 + i * allocations / tries;
+			const long number = 1 + (first + i * allocations / tries) % allocations;
 
 			wrong += !leaves_nothing(number, rest ? LONG_MAX : number, expected);
 			failed_jobs += !seen->worked;
 		}
-	printf("%ld of %ld allocations, %ld jobs failed\n", tries, allocations, failed_jobs);
+	printf("%ld of %ld allocations, the first one %ld, %ld jobs failed\n", tries, allocations,
+	       1 + first % allocations, failed_jobs);
 	check(failed_jobs > 0);
 	check_int(wrong, 0);
 }
