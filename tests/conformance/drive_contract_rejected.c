@@ -91,6 +91,8 @@ static void expect_rejection(struct contract *c, const void *text, size_t size)
 		drive_fail("send: %m");
 	contract_exchange(c, running, 300000);
 	await_hangup(fd);
+	while (!drive_log_has(NCCL_LOG_INFO, "dropped a connection", "from ")) /* it is told after the hangup */
+		contract_nap();
 	drive_check(drive_log_count_of(NCCL_LOG_INFO, "dropped a connection from ") == 1,
 		    "%d lines for a rejected connection, 1 was expected",
 		    drive_log_count_of(NCCL_LOG_INFO, "dropped a connection from "));
