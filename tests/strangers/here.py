@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,22 @@ def end(directory: Path, name: str, secret: bytes | None, deadline: int = DEADLI
     every = settings(directory, secret, **variables)
     with end_on(Here(name), name == "sender", directory, every, deadline) as process:
         yield process
+
+
+_64 = 2**64 - 1
+
+
+def _mix(value: int) -> int:
+    value = value + 0x9E3779B97F4A7C15 & _64
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _64
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _64
+    return value ^ (value >> 31)
+
+
+def payload(message: int, size: int) -> bytes:
+    """What tests/drivers/drive_steps.c sends, and expects. size: a multiple of 8."""
+    key = _mix(_mix(1 << 32 | 2) ^ message)
+    return b"".join(struct.pack("<Q", _mix(key ^ index * 0xD1342543DE82EF95 & _64)) for index in range(size // 8))
 
 
 def wait_for_end(process: End) -> str:

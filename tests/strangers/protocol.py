@@ -18,7 +18,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-HELLO, WELCOME, DATA, QUESTION, ANSWER, CLOSE, CHALLENGE, CONFIRM = 1, 2, 3, 7, 8, 9, 11, 12
+HELLO, WELCOME, DATA, QUESTION, ANSWER, CLOSE, FAILED, CHALLENGE, CONFIRM = 1, 2, 3, 7, 8, 9, 10, 11, 12
 OK, TOKEN, GONE, LIMIT, SECRET, ENCRYPT = 0, 2, 3, 4, 5, 6
 REPAIRS, HAS_SECRET, ENCRYPTS, HAS_AES = 2, 4, 8, 16
 CONNECTION = 77

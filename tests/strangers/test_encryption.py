@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import platform
 import shutil
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,20 +24,6 @@ from tests.support.tiers import variants
 SECRET = b"the secret of this job"
 BOTH: dict[str, Any] = {"BAGUA_NET_ENCRYPT": 1}
 HEADER, TAG = 8, 16
-_64 = 2**64 - 1
-
-
-def _mix(value: int) -> int:
-    value = value + 0x9E3779B97F4A7C15 & _64
-    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _64
-    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _64
-    return value ^ (value >> 31)
-
-
-def _payload(message: int, size: int) -> bytes:
-    """What tests/drivers/drive_steps.c sends."""
-    key = _mix(_mix(1 << 32 | 2) ^ message)
-    return b"".join(struct.pack("<Q", _mix(key ^ index * 0xD1342543DE82EF95 & _64)) for index in range(size // 8))
 
 
 @contextlib.contextmanager
@@ -62,7 +47,7 @@ def test_what_is_on_the_wire(tmp_path: Path, encrypts: int) -> None:
     with _connected(tmp_path, BAGUA_NET_ENCRYPT=encrypts) as (sender, receiver, on_the_way):
         pass_one(sender, receiver, 1, 1 << 18)
         seen = bytes(on_the_way.seen)
-    payload = _payload(1, 1 << 18)
+    payload = here.payload(1, 1 << 18)
     words = {payload[at : at + 16] for at in range(0, len(payload), 16)}
     found = {seen[at : at + 16] for at in range(len(seen) - 15)} & words
     assert found == (set() if encrypts else words)
